@@ -103,6 +103,8 @@ def _read_record(frame, at, end, head_bits, known, memory):
     ranges, lengths = memory.ranges, memory.lengths
     if at + 8 > end:
         return -1
+    # Kind 1 (docs/format.md section 5) is 16 bytes that name a codebook, by number and hash: all must be those of a
+    # known one.
     if frame[at] == _BY_ID:
         for k in range(len(known.records)):
             i = 0

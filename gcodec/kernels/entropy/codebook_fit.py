@@ -133,6 +133,11 @@ def _choose_in_row(histogram, n_levels, window, budget, exact, spans, weights):
             lo, hi = spans[level, 0], spans[level, 1]
             row = 2 + level * window
             for side in range(2 if hi > lo else 0):
+                #     bins        . . 3 0 0 9 8 2 0 1 . .
+                #     span            |-------------|
+                #
+                # The end on the left is 3 and the two zeros behind it, gap 3; on the right 1 and the zero before it,
+                # gap 2.
                 gap = 1
                 place = row + (hi - 1 if side else lo)
                 step = -1 if side else 1

@@ -88,6 +88,7 @@ def _generate_symbols(builder: Any, args: list[Any], at: Any) -> None:
     symbols     offset < count ? offset + 1 : escape         0 where the value is zero
     """
     nonzero = mask_from(builder, at(2, 64), GROUP)
+    # Bytes wrap around as heads of 8 bits do, so there is no mask; heads below the origin become large offsets.
     offset = load(builder, at(0, 8), 8, GROUP) - args[6]
     symbols = offset.compare("<", args[7]).choose(offset + 1, _escape(builder))
     nonzero.choose(symbols, symbols ^ symbols).store(at(4, 8))

@@ -306,6 +306,7 @@ def _narrow(search, n, largest, factor, factors):
         factors: All that the others may have.
     """
     allowed, n_met, n_lost = n // _SHARE_LOST, I64(0), I64(0)
+    # The value is factor * scale, rounded: what is rounded to it, divided by the factor, is where the scale may be.
     smallest, greatest = rounded_from(largest, factors.dtype_code)
     low, high = smallest / factor, greatest / factor
     # Of bfloat16, bounds are too wide to tell large factors from the next, until smaller ones have narrowed them.

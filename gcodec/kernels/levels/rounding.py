@@ -141,6 +141,7 @@ def round_values(values, levels, float_bits, rounding, chunk, upcoming, out):
         whole = _round_groups_avx512(values, levels, float_bits, rounding, chunk, upcoming, out)
     elif HAS_SSSE3:
         whole = _round_groups_shuffles(values, levels, float_bits, rounding, chunk, upcoming, out)
+    # What the groups leave, or all without SSSE3: in parts of as many values as the scratch has room for.
     for begin in range(whole, n, PART):
         count = min(PART, n - begin)
         part, result = subarray(values, begin, count), subarray(out, begin, count)

@@ -80,6 +80,7 @@ def linear(out, theta, grad, buf, k, thresholds):
         thresholds: What U is compared with.
     """
     for i in range(out.size):
+        # Decided when the kernel is compiled, where an argument is None: no branch is left in the loop.
         if buf is None:
             u, n = linear_terms(theta[i], grad[i], None, k)
         else:

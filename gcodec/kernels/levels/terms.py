@@ -236,6 +236,7 @@ def accumulator_terms(theta, g, square, b, k):
         v = v + new * _min_square(g, size, decay * theta, sign, reach, margin, zero)
     v = zero if abs(v) < floor else v
     d = math.sqrt(v) + eps
+    # N times D: theta * D - carry * b * D - drift * theta. No division, in which a small D would lose what is compared.
     x = theta
     parts = abs(x)
     if b is not None:
@@ -244,6 +245,7 @@ def accumulator_terms(theta, g, square, b, k):
         parts = parts + abs(y)
     x = x * d
     z = drift * theta
+    # What rounding may have added to the terms of N, and what momentum that counts as 0 may be, both times D as N is.
     error = margin * (parts * d + abs(z)) + lost * d
     n = _min_size(x, x - z) - error
     n = _or_nothing(n, a, square, max_grad, max_past, zero)

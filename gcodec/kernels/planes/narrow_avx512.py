@@ -93,6 +93,7 @@ def split_groups(values, stream_len, tables, planes, scratch):
         _split_chunks(values, stream_len, tables, planes, scratch)
         return
     n, symbols, words = len(values), scratch.symbols, scratch.layout.words
+    # Once for all groups: where items begin does not depend on values.
     picks_for(planes.uniform, scratch.layout.bytes)
     whole, value_bytes = n & ~63, width_of(values) // 8
     for i in range(0, whole, 64):

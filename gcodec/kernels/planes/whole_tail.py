@@ -99,6 +99,8 @@ def split_24(values, stream_len, scratch, out, at):
         for i in range(count):
             words[i] = tail_of(U32(stream[i]), 32, 24)
         number = count_marked(symbols, place, count)
+        # Groups of 16 may reach behind the last value: symbols are 0 there, and what packing writes too much, up to 48
+        # bytes, is written over next or goes to the margin.
         if number == count:  # no zeros, so that there are no gaps to close
             for i in range(0, count, 16):
                 pack_24(words, i, out, at + 3 * i)

@@ -172,6 +172,8 @@ def residual_bits(counts, digit_bits):
 @kernel
 def _quick_row(n_values, n_columns, k):
     """Return where the row begins that is sampled as number ``k``: from the middle of the tensor on, and around."""
+    #     k               0      1  ...   7      8     9  ...   15
+    #     at sixteenths   8      9  ...  15      0     1  ...    7        of the tensor's rows
     return (k + QUICK_ROWS // 2) % QUICK_ROWS * (n_values // n_columns // QUICK_ROWS) * n_columns
 
 

@@ -77,6 +77,7 @@ def add_row(row, head_shift, head_mask, sums, numbers):
     column_sums, column_numbers = subarray(sums, 0, count), subarray(numbers, 0, count)
     mean, _ = mean_head(row, head_shift, head_mask)
     mean_32, total = I32(mean), U32(0)
+    # Two loops that do the same: in 32 bits, vectors have twice the lanes.
     if width_of(row) <= 32:
         for j in range(count):
             bits = U32(row[j])
