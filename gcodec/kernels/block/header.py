@@ -327,7 +327,7 @@ def pack_numbers(numbers, n, min_number, width, out, at):
     window = U64(0)
     n_bits = 0
     for i in range(n):
-        # At most 7 bits wait here: numbers of up to 57 fit above them.
+        # At most 7 bits wait here: numbers of up to 57 bits fit above them.
         window |= U64(np.int64(numbers[i]) - min_number) << U64(n_bits)
         n_bits += width
         while n_bits >= 8:

@@ -98,7 +98,7 @@ def _fours(builder: Any, args: list[Any], at: Any) -> _Fours:
 def _store_words(builder: Any, codes: Vector, length: Vector, place: Vector, address: Any) -> None:
     """Store words of codes, moved to where they begin in a byte, then the numbers of these bytes, and then how many of
     their bits are in whole bytes: a word stored at its first byte leaves its last, unfinished byte to the next one."""
-    # A word begins `bit` bits into byte place >> 3. With at most 56 bits of codes it ends below bit 63, so one store of
+    # A word begins `bit` bits into byte place >> 3. With at most 56 bits of codes it is within 63, so one store of
     # eight bytes writes all of it.
     bit = place & 7
     for k, words in enumerate((codes << bit, place >> 3, (bit + length) & 56)):

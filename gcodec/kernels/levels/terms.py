@@ -236,7 +236,7 @@ def accumulator_terms(theta, g, square, b, k):
         v = v + new * _min_square(g, size, decay * theta, sign, reach, margin, zero)
     v = zero if abs(v) < floor else v
     d = math.sqrt(v) + eps
-    # N times D: theta * D - carry * b * D - drift * theta. No division, in which a small D would lose what is compared.
+    # N times D, without a division: theta * D - carry * b * D - drift * theta.
     x = theta
     parts = abs(x)
     if b is not None:

@@ -80,7 +80,7 @@ def split_24(values, stream_len, scratch, out, at):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
-        # Only the last sub-stream of the last block may have another number of values: for it the loops below will do.
+        # Only a block's last sub-stream may have another number of values: for it the loops below will do.
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
                 if count_64(symbols, place + i, 255):  # rows of zeros are as common as costly

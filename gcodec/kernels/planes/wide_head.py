@@ -72,7 +72,7 @@ def split_short(values, stream_len, tail_bits, scratch, out, at):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
-        # Only the last sub-stream of the last block may have another number of values: for it the loops below will do.
+        # Only a block's last sub-stream may have another number of values: for it the loops below will do.
         if HAS_AVX512 and count & 63 == 0:
             if tail_bits == 7:
                 for i in range(0, count, 64):
