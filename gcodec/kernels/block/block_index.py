@@ -56,6 +56,7 @@ def find_blocks(prelude, index_at, first, sizes, offsets):
     for b in range(len(sizes)):
         size = np.int64(load_u32(prelude, index_at + 4 * b))
         sizes[b], offsets[b] = size, at
+        # Below 2**63 whatever the sizes say: each has 32 bits, and there are no more of them than lie in the prelude.
         at += size
         if size & 7:
             return -1

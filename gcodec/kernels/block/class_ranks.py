@@ -52,6 +52,8 @@ def have_tops(base, thresholds):
     shift = width_of(base) - 9
     have = shift > 0
     for c in range(len(thresholds) - 1):
+        # Nine bits are the sign, which a magnitude does not have, and eight others: a byte (bfloat16's and float32's
+        # exponent).
         low = U64(thresholds[c]) & U64((1 << max(shift, 0)) - 1)
         have &= low == 0 and thresholds[c] != 0
     return have
@@ -82,6 +84,13 @@ def rank_groups(base, n, thresholds, scratch):
     """Find the members of all classes in a window, and count them; arguments as for :func:`reach_groups`, which has
     compared the whole groups."""
     members, n_groups = scratch.members, n // GROUP
+    # Rows are "reaches class c": all values reach class 0, none the class behind the last. Class c is what reaches it
+    # but not the next: `row c & ~row c + 1`, which rank_members takes in place, rising.
+    #
+    #     row 0     1 1 1 1 1 1        class 0     1 0 0 1 0 1
+    #     row 1     0 1 1 0 1 0        class 1     0 1 0 0 1 0
+    #     row 2     0 0 1 0 0 0        class 2     0 0 1 0 0 0
+    #     row 3     0 0 0 0 0 0
     for g in range(n_groups):
         members[g] = ALL
     if n > n_groups * GROUP:
@@ -91,6 +100,7 @@ def rank_groups(base, n, thresholds, scratch):
         for c in range(len(thresholds)):
             members[c * ROW_MASKS + n_groups] &= first_values(n - n_groups * GROUP)
         n_groups += 1
+    # Rows have room for 520 groups, of which at most 512 are used; so the last eight are always whole.
     while n_groups % _EIGHT:
         for c in range(len(thresholds)):
             members[c * ROW_MASKS + n_groups] = U64(0)
@@ -107,6 +117,8 @@ def rank_groups(base, n, thresholds, scratch):
 def rank_of(place, c, scratch):
     """Return the number of members of class ``c``, one of which is the value at ``place`` of the window, before it."""
     g = place // GROUP
+    #     members     m m m m m m m m       of the group
+    #     below       1 1 1 1 0 0 0 0       place % 64 = 4: whose bits are counted, and those of earlier groups added
     below = U64(U64(U64(1) << U64(place % GROUP)) - U64(1))
     return scratch.before[c * ROW_COUNTS + g] + count_ones(U64(scratch.members[c * ROW_MASKS + g] & below))
 
@@ -124,6 +136,11 @@ def find_rank(rank, c, g, scratch):
     Returns:
         (its place in the window, its group).
     """
+    # Sums rise, so those that are at most `rank` come first, and the last of them is that of the member's group:
+    #
+    #     before     0  3  3  7  9 ...      rank = 3: three sums are at most 3, so it is in group 2; group 1 has none
+    #
+    # That all 32 are at most `rank` leaves open which it is; then the last one is looked at again as the first.
     count = count_up_to(scratch.before, c * ROW_COUNTS + g, rank)
     while count == N_COUNTED:
         g += N_COUNTED - 1

@@ -96,6 +96,11 @@ def decode_coded(data, at, size, start, coding, scratch, out):
     references_at = lengths_at + (n_streams * length_width + 7) // 8
     body = references_at + (n_streams * reference_width + 7) // 8 - at
     # Each check makes sure of what the steps after it read and write; their order is docs/format.md, section 11.
+    #     at         + 32      streams_at     lengths_at   references_at    at + body     at + size
+    #     header   | planes  | sub-streams  | lengths    | references     | zeros         |
+    #
+    # All sizes are int64 sums of fields of at most 32 bits: they cannot wrap around, however wrong they are. With the
+    # size of the block right, all five parts lie inside it, and the block inside the frame (block_index.find_blocks).
     status = OK
     if (
         base > head_mask
@@ -122,6 +127,8 @@ def decode_coded(data, at, size, start, coding, scratch, out):
         if n_escapes < 0:
             status = BAD_STREAM
     if status == OK:
+        # How many items each plane has follows from the symbols. Only when they take exactly the bytes that the header
+        # says are planes read: no plane then reads beyond its end, whatever the symbols are.
         count_plane_items(n, stream_len, tables, planes, scratch)
         total = 0
         for p in range(planes.n):
@@ -134,11 +141,14 @@ def decode_coded(data, at, size, start, coding, scratch, out):
             restore_columns(out, n, stream_len, scratch.symbols, scratch.columns, float_bits.head_shift, head_mask)
         # Escaped heads are whole, not relative to any reference, and come last for that reason.
         for k in range(n_escapes):
+            #     escapes     place among the symbols:  s * (stream_len + STREAM_PAD) + k
+            #     i           number of the value:      s * stream_len + k
             s = scratch.escapes[k] // (stream_len + STREAM_PAD)
             i = scratch.escapes[k] - s * STREAM_PAD
             # Written out: as a function of scalar.py, of which there was one, it made all decoding 8 % slower.
             tail = U64(out[i]) & ~(U64(head_mask) << U64(float_bits.head_shift))
             out[i] = tail | (U64(scratch.escape_heads[k]) << U64(float_bits.head_shift))
+        # Last of all, and in place: everything before works on turned values, as the encoder did.
         if float_bits.fine_bits:
             turn_in_place(out, float_bits.head_shift)
     return status

@@ -81,6 +81,11 @@ def encode_coded(values, levels, b, following, coding, scratch, out, at):
     float_bits, books, stream_len = coding.float_bits, coding.books, coding.geometry.stream_len
     c, n, start = coding.choices.codebook[b], len(values), b * coding.geometry.block
     n_streams = (n + stream_len - 1) // stream_len
+    # Three forms of the block, each made only where it is wanted (docs/format.md sections 2 and 7):
+    #
+    #     values      s eeeeeeee mmmmmmm      as given
+    #     turned      m eeeeeeee S mmmmmm     codes 16 to 21: bits W - 1 and T - 1 swapped, the sign is in the head
+    #     shifted     m (e - c)  S mmmmmm     less the column's reference c, to find symbols in
     turned = values
     if float_bits.fine_bits:
         turn_values(values, float_bits.head_shift, scratch.turned)
@@ -113,10 +118,16 @@ def encode_coded(values, levels, b, following, coding, scratch, out, at):
         symbol_ranges(books, c),
         scratch,
     )
+    # The body is written front to back; how long planes and sub-streams are is known behind them, when the header is
+    # written, too. Planes are cut before codes are written: both read the symbols that were just found.
+    #
+    #     at       at + 32     streams_at       end
+    #     header | planes    | sub-streams    | lengths | references
     planes_at = at + CODED_HEADER
     tables = plane_tables(books, c)
     streams_at = split_planes(turned, stream_len, float_bits, tables, coding.planes, scratch, out, planes_at)
     code = prefix_encoder(books, c, float_bits)
+    # From `turned`, not `shifted`: an escape is followed by the whole head, relative to nothing.
     end = encode_streams(turned, stream_len, code, following, encode_buffers(scratch), out, streams_at)
     if end >= 0:
         min_bytes, length_width = min_and_width(scratch.stream_bytes, n_streams)
@@ -169,6 +180,8 @@ def encode_blocks(coding, rounded, begin, end, scratch, out, at):
             stop = encode_coded(
                 block_values, block_levels, b, NextValues(following, line_step), coding, scratch, out, at
             )
+        # Too large is found out after the fact, for which `out` has room: to count beforehand costs a pass over all
+        # symbols. Raw values then overwrite the try.
         if stop < 0 or stop >= at + BLOCK_HEADER + n * width:
             stop = store_raw(out, at, block_values, n, width)
         stop = seal_block(out, at, stop, n, b)

@@ -235,6 +235,7 @@ def read_indexed(data, at):
 @kernel
 def store_constant(out, at, value, width):
     """Write a block of equal values of ``width`` bytes, all but its number of values and checksum; return its end."""
+    # Kind, codebook and base, which are bytes 0 to 3, at once: the latter two are 0.
     store_u32(out, at, U32(CONSTANT))
     store_value(out, at + BLOCK_HEADER, value)
     return at + BLOCK_HEADER + width
@@ -243,6 +244,7 @@ def store_constant(out, at, value, width):
 @kernel
 def store_raw(out, at, values, n, width):
     """Write a block of values as they are, all but their number and the checksum; return its end."""
+    # Bytes 0 to 3, as above.
     store_u32(out, at, U32(RAW))
     for i in range(n):
         store_value(out, at + BLOCK_HEADER + i * width, values[i])
@@ -308,6 +310,7 @@ def min_and_width(numbers, n):
     for i in range(1, n):
         min_number, max_number = min(min_number, numbers[i]), max(max_number, numbers[i])
     width = 0
+    # 0 where all are equal: the packed array takes no bytes then (docs/format.md section 1).
     while (max_number - min_number) >> width:
         width += 1
     return np.int64(min_number), width
@@ -324,6 +327,7 @@ def pack_numbers(numbers, n, min_number, width, out, at):
     window = U64(0)
     n_bits = 0
     for i in range(n):
+        # At most 7 bits wait here: numbers of up to 57 bits fit above them.
         window |= U64(np.int64(numbers[i]) - min_number) << U64(n_bits)
         n_bits += width
         while n_bits >= 8:
@@ -344,6 +348,8 @@ def unpack_numbers(data, at, n, width, numbers):
     ``width`` <= 16. Reads up to 8 bytes past the array.
     """
     for i in range(n):
+        # Each by itself, not through a window that is carried on: so the loop has no chain, and with 7 bits to skip the
+        # 16 of a number are within the 57 that a load is sure to bring.
         bit = i * width
         window = load_u64(data, at + (bit >> 3)) >> U64(bit & 7)
         numbers[i] = window & U64((1 << width) - 1)

@@ -80,6 +80,9 @@ def _n_segments(header, n):
 @kernel
 def _load_scale(data, at, scale_bytes):
     """Return the bits of a scale, of which the upper ``scale_bytes`` bytes are stored."""
+    # Bytes come in from above, the last one highest, whatever their number; bits that are not stored are 0:
+    #
+    #     2 bytes b0 b1       b0 00 00 00   ->   b1 b0 00 00       highest byte first
     bits = U32(0)
     for i in range(scale_bytes):
         bits = U32(U32(bits >> U32(8)) | U32(U32(data[at + i]) << U32(24)))
@@ -97,9 +100,13 @@ def _check_block(data, at, size, n, rules):
             return BAD_FIELD
     elif header.scale_bytes or header.segment or header.skipped:
         return BAD_FIELD
+    #     skipped       values of the first segment that are in the block before
+    #     scales        |- s0 -|- s1 -|- s2 -
+    #     values            |- block -------|       n_segments = ceil((skipped + n) / segment)
     n_segments = _n_segments(header, n)
     scales_at = CODED_HEADER + header.inner_bytes
     body = scales_at + n_segments * header.scale_bytes + header.n_exceptions * rules.value_bytes
+    # int64 sums of products of 32-bit fields with at most 8: they do not wrap around.
     if header.inner_bytes < BLOCK_HEADER or (body + 7) & ~7 != size:
         return BAD_SIZE
     if header.inner_bytes & 7 or header.n_exceptions > n or not is_zero(data, at + body, at + size):
@@ -172,6 +179,8 @@ def _multiply(indices, n, scale, lookup, n_entries, out):
 @kernel
 def _restore_exceptions(data, at, indices, n_entries, n_exceptions, out):
     """Write exceptions to where indices say that they are; return whether these are as many as there must be."""
+    # Counted first, without a branch, because there are none as a rule; and because only then is it known that all that
+    # are read exist.
     n_found = 0
     for i in range(len(indices)):
         n_found += indices[i] >= n_entries
@@ -210,6 +219,9 @@ def look_up_values(blocks, begin, end, rules, lookup, indices, out, out_first):
         header = read_indexed(data, at)
         of_block = subarray(indices, start - (begin << rules.block_log2), n)
         result = subarray(out, start - out_first, n)
+        # From here on `at` walks along: scale after scale as segments are done, then it stands at the exceptions.
+        #
+        #     at    header | inner block | scales ... | exceptions ... |
         at += CODED_HEADER + header.inner_bytes
         if rules.has_factors:
             for s in range(_n_segments(header, n)):
@@ -284,6 +296,7 @@ def finish_indexed(writing, b, out, at, inner_end):
         first, last = start // segment, (start + n + segment - 1) // segment
         scale_bytes = _scale_bytes(writing.scales, first, last)
         for s in range(first, last):
+            # The upper bytes alone, least significant first: _scale_bytes has made sure that the others are 0.
             for i in range(4 - scale_bytes, 4):
                 out[stop] = U8(writing.scales[s] >> U32(8 * i))
                 stop += 1
@@ -293,6 +306,8 @@ def finish_indexed(writing, b, out, at, inner_end):
             store_value(out, stop, values[i])
             stop += rules.value_bytes
             n_exceptions += 1
+    # Everything but the header's fields stands by now. `at` is where the block begins, so the values overwrite all of
+    # it.
     if stop - at >= BLOCK_HEADER + n * rules.value_bytes:
         stop = store_raw(out, at, values, n, rules.value_bytes)
     else:

@@ -153,6 +153,9 @@ def split_digits(n, stream_len, n_planes, mark_of, scratch, out, at):
         words = subarray(scratch.words, s * stream_len, count)
         for p in range(n_planes):
             # Cut the plane's item out of every word, then keep those that are owned, 64 at a time.
+            #     word        aaaa .... .... ffff eeee dddd cccc bbbb       bits 31 ... 0, a digit each
+            #     plane 3     aaaa                                          >> 28
+            #     plane 1                         eeee dddd                 >> 8, cut to a byte
             right = U32(28 if p == n_planes - 1 else 8 * p)
             for i in range(count):
                 scratch.bytes[i] = U8(U32(words[i]) >> right)
@@ -211,6 +214,11 @@ def merge_digits(data, at, n, stream_len, n_planes, tables, scratch):
                 else:
                     clear_8(halves, i)
             n_items[p] = k
+            # Planes come lowest first, so the bytes are all in place when the odd digit, of the last plane, moves them
+            # up:
+            #
+            #     bytes            . . . . e d c b
+            #     an odd digit     . . . e d c b a       << 4; without one, << 0 and OR with the 0 of a cleared item
             if p < n_planes - 1:
                 left = U32(8 * p)
                 for i in range(count):
@@ -240,12 +248,14 @@ def encode_predicted(values, b, coding, scratch, out, at):
     n_streams = (n + stream_len - 1) // stream_len
     first, end_of_row = sources.spans[c, 0], sources.spans[c, 1]
     template = subarray(sources.templates, first, end_of_row - first)
+    # A row need not begin where the array does: the tensor that a template is for may lie anywhere in it.
     column = (start - coding.origins[c]) % max(len(template), 1)
     base_values = subarray_if_any(sources.base, start, n)
     n_rows = residuals_of_block(values, base_values, stream_len, template, column, sources.dtype_code, scratch)
     planes_at = at + CODED_HEADER
     streams_at = split_digits(n, stream_len, n_planes, sources.digit_tables[0], scratch, out, planes_at)
     none = np.int64(0)
+    # run_symbol is 0, too: sub-streams in which all is as predicted are left empty.
     code = PrefixEncoder(coding.tables[c], U32(0), none, none, none, none)  # residuals have no escape
     following = NextValues(subarray(coding.values, start + n, n), np.int64(64))
     end = encode_streams(values, stream_len, code, following, encode_buffers(scratch), out, streams_at)
@@ -256,6 +266,8 @@ def encode_predicted(values, b, coding, scratch, out, at):
         write_predicted(out, at, c, header)
         end = pack_numbers(scratch.stream_bytes, n_streams, min_bytes, length_width, out, end)
         for row in range(n_rows):
+            # Three bytes count (docs/format.md section 8: bits 8 ... 31 of a float32); the fourth, 0, is written over
+            # next.
             store_u32(out, end, U32(scratch.scales[row] >> U32(8)))
             end += SCALE_BYTES
     return end
@@ -309,6 +321,8 @@ def decode_predicted(data, at, size, start, coding, scratch, out):
     if length_width > 16 or run_symbol > books.n_symbols[c] or column >= max(len(template), 1):
         return BAD_FIELD
     n_streams = (n + stream_len - 1) // stream_len
+    # Templates have two columns at least (docs/format.md section 4), so that a block has at most n / 2 + 1 rows, for
+    # which scratch.scales has room. With a base there are no rows.
     n_rows = (column + n + len(template) - 1) // len(template) if len(template) else 0
     streams_at = at + CODED_HEADER + plane_bytes
     lengths_at = streams_at + symbol_bytes
@@ -321,9 +335,11 @@ def decode_predicted(data, at, size, start, coding, scratch, out):
     if not locate_streams(data, streams_at, lengths_at, n_streams, length_width, min_bytes, scratch):
         return BAD_STREAM
     code = PrefixDecoder(books.table[c], books.lengths[c], np.int64(NO_ESCAPE), np.int64(0), run_symbol)
+    # 0 escapes, or -1: residual codebooks have no escape.
     if decode_streams(data, stream_len, code, decode_buffers(scratch), out, at + size):
         return BAD_STREAM
     tables = sources.digit_tables
+    # As for coded blocks: only if the items that symbols ask for take just the bytes that there are, planes are read.
     count_items(scratch.symbols, n, stream_len, n_planes, tables[0], scratch.marks, scratch.n_items, 2 * n_planes)
     total = 0
     for p in range(n_planes):
@@ -332,6 +348,7 @@ def decode_predicted(data, at, size, start, coding, scratch, out):
         return BAD_PLANES
     merge_digits(data, at + CODED_HEADER, n, stream_len, n_planes, tables, scratch)
     for row in range(n_rows):
+        # The fourth byte is the next scale's, and leaves at the top; behind the last scale the block's margin is read.
         scratch.scales[row] = U32(load_u32(data, scales_at + SCALE_BYTES * row) << U32(8))
     if n_rows:
         predict_block(scratch, template, column, n, sources.dtype_code)

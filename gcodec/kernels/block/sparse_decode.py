@@ -37,6 +37,7 @@ def _changed_value(base, place, step, like):
     """Return the value that a step leads to; without a base, 0."""
     if base is None:
         return wrap(0, like)
+    # v with o(v) = o(p) + step (docs/format.md section 9); o is its own inverse, so it is taken twice.
     sign_bit = wrap(U64(U64(1) << U64(width_of(base) - 1)), like)
     return ordered(wrap(U64(ordered(base[place], sign_bit)) + U64(step), like), sign_bit)
 
@@ -80,6 +81,9 @@ def _read_changes(reading, start, size, n, n_classes):
         count = 0
         if not tables.is_empty[c]:
             count, _, bit = read_number(data, bit, tables.counts)
+            # `at` counts one more for each class before, the gap that never comes: so this says that there are no more
+            # changes than values. It bounds what is written to gaps and steps, which have room for n + 17, before
+            # anything is.
             if bit < 0 or bit > last_bit or at + count > n + c:
                 return False
         table = subarray(tables.classes, c * TABLE_SIZE, TABLE_SIZE)
@@ -87,8 +91,12 @@ def _read_changes(reading, start, size, n, n_classes):
         bit = _read_class(data, bit, last_bit, table, tables.steps, count, gaps, steps)
         if bit < 0:
             return False
+        #     gaps        g g g NEVER | g NEVER | NEVER       of three classes, the third without changes
+        #     after       0             4         6           number of the next change
+        #     numbers           3         5       6           number of the gap that never ends
         scratch.passed[c], scratch.after[c], scratch.numbers[c] = np.int64(scratch.gaps[at]), at, at + count
         at += count + 1
+    # It must end in its last byte (section 9).
     return (bit + 7) >> 3 == start + size
 
 
@@ -96,6 +104,9 @@ def _read_changes(reading, start, size, n, n_classes):
 def _place_changes(scratch, base, c, thresholds, first, changed):
     """Put the changes of class ``c`` that lie in a window, which begins at place ``first``, into ``changed``."""
     k, rank, at, g, total = scratch.after[c], scratch.passed[c], scratch.state[0], 0, scratch.totals[c]
+    # The gap behind the last change, 2**32 - 1, ends this loop in every window: no more than 2**20 values are taken off
+    # it, window by window, so it stays larger than any. Targets beyond the last value stay ahead in the same way, which
+    # `_place_in_stream` notices.
     while rank < total:
         place = rank
         if base is not None and len(thresholds) > 1:
@@ -103,6 +114,7 @@ def _place_changes(scratch, base, c, thresholds, first, changed):
         step = scratch.steps[k]
         changed.places[at] = U32(first + place)
         changed.values[at] = _changed_value(base, place, step, step)
+        # A step of 0 changes nothing and is dropped, by writing the next change to its place.
         at += np.int64(step != 0)
         k += 1
         rank += 1 + np.int64(scratch.gaps[k])
@@ -134,6 +146,7 @@ def _find_streams(data, at, n_streams, header, stream_bytes):
     total, mask = 0, U64((1 << header.length_width) - 1)
     for s in range(n_streams):
         bit = s * header.length_width
+        # 7 + 24 bits at most (MAX_LENGTH_WIDTH), of 57.
         packed = U64(load_u64(data, at + (bit >> 3)) >> U64(bit & 7))
         length = np.int64(packed & mask) + header.min_stream_bytes
         stream_bytes[s] = U32(length)
@@ -169,6 +182,7 @@ def check_sparse(data, at, size, n, b, rules):
     if header.length_width > MAX_LENGTH_WIDTH or header.stream_log2 < 6 or header.stream_log2 > rules.block_log2:
         return BAD_FIELD
     n_streams = (n + (1 << header.stream_log2) - 1) >> header.stream_log2
+    # int64 sums of fields of at most 32 bits do not wrap around.
     body = CODED_HEADER + header.inner_bytes + header.symbol_bytes + ((n_streams * header.length_width + 7) >> 3)
     if (body + 7) & ~7 != size:
         return BAD_SIZE
@@ -200,6 +214,7 @@ def read_sparse_blocks(reading, blocks, begin, end, base, out, out_first):
     for b in range(begin, end):
         at, first, place = blocks.offsets[b], b * block, (b - begin) * block
         n = min(block, rules.n_values - first)
+        # Not a fault: blocks of other kinds and codebooks are the work of other kernels, and read with other tables.
         if data[at] != SPARSE or data[at + CODEBOOK] != book:
             return OK, b, n_changes
         if len(words.sums):
@@ -210,6 +225,7 @@ def read_sparse_blocks(reading, blocks, begin, end, base, out, out_first):
             return status, b, n_changes
         predictions = subarray_if_any(base, first, n)
         if out is not None:
+            # Where values are written at once, changes are those of one block: places count from its first value.
             place, n_changes = 0, 0
         status, n_changes = _read_sparse_block(reading, at, n, predictions, place, n_changes)
         if status != OK:
@@ -241,6 +257,7 @@ def _read_sparse_block(reading, at, n, base, place_of_first, n_changes):
     header = read_sparse(data, at)
     n_streams = (n + (1 << header.stream_log2) - 1) >> header.stream_log2
     place = at + CODED_HEADER + header.inner_bytes
+    # Lengths that add up to symbol_bytes, none of them negative, keep every sub-stream inside the block.
     if not _find_streams(data, place + header.symbol_bytes, n_streams, header, stream_bytes):
         return BAD_STREAM, 0
     scratch = reading.scratch

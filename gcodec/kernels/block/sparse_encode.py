@@ -49,6 +49,7 @@ def count_tops(values, base, begins, length, shift, counts):
         counts: int64[2, 2, n_tops], to which are added: all predictions, and those that differ, of values at even and
             at odd places. Most are of a few tops, and one addition to a count waits for the one before.
     """
+    # n_tops is a power of two: the mask also cuts off the sign, which no class depends on.
     mask = counts.shape[2] - 1
     for k in range(len(begins)):
         n = min(length, len(values) - begins[k])
@@ -65,6 +66,7 @@ def _step_from(values, base, place):
     """Return the step from a prediction to its value, modulo 2**W; without a base, the value."""
     if base is None:
         return values[place]
+    # o(v) - o(p) modulo 2**W (docs/format.md section 8): a small number for values that are close, across zero, too.
     sign_bit = wrap(U64(U64(1) << U64(width_of(values) - 1)), values[place])
     return wrap(U64(ordered(values[place], sign_bit)) - U64(ordered(base[place], sign_bit)), values[place])
 
@@ -75,6 +77,12 @@ def _note_places(changed, first, places, at):
 
     A few are written in any case, so that no branch hangs on whether there are one, two or none.
     """
+    #     changed     0 1 0 0 1 0 ...       bit 0 first
+    #     places      first + 1, first + 4, first + 64
+    #
+    # The third is of no bit: it is written over by the next group.
+    #
+    # `left & (left - 1)` clears the lowest set bit, and leaves 0 as it is, whose lowest bit counts as number 64.
     left, n = changed, count_ones(changed)
     for k in range(_SURE_PLACES):
         places[at + k] = first + lowest_one(left)
@@ -88,6 +96,8 @@ def _note_places(changed, first, places, at):
 @kernel
 def _find_places(values, base, thresholds, scratch):
     """Find the places in a window where values differ, and the members of all classes; return how many places."""
+    # One pass over values and predictions does both: what differs, and which predictions are of which class. The
+    # comparison is the same for all groups, so it is chosen outside of the loops.
     n, at = len(values), 0
     with_classes = base is not None and len(thresholds) > 1
     if with_classes and have_tops(base, thresholds):
@@ -101,6 +111,8 @@ def _find_places(values, base, thresholds, scratch):
             at = _note_places(differences(values, base, g * GROUP), g * GROUP, scratch.places, at)
             if with_classes:
                 reach_group(base, g * GROUP, thresholds, scratch.members, g)
+    # The last group may not be whole: it is copied to where 64 values can be read, and what the copy holds behind its
+    # end, left by earlier groups, is masked out.
     whole = n & -GROUP
     if whole < n:
         valid = first_values(n - whole)
@@ -124,6 +136,9 @@ def _note_changes(values, base, thresholds, n_found, stride, scratch):
         if base is not None and len(thresholds) > 1:
             c = class_of(base[place], thresholds)
             rank = rank_of(place, c, scratch)
+        #     values of class c     . . # . # . . #          # differs; values of other classes do not count
+        #     rank                      2   4     7          gaps 2, 1, 2
+        #     after[c]              0     3   5     8        one behind the last change
         at = scratch.numbers[c]
         scratch.numbers[c] = at + 1
         scratch.gaps[c * stride + at] = U32(rank - scratch.after[c])
@@ -152,6 +167,7 @@ def _find_in_stream(values, base, thresholds, stride, scratch):
 @kernel
 def _count_changes(scratch, stride, n_classes, counts, found, at):
     """Append the changes of a sub-stream to those of the block, by class, and count their symbols."""
+    # 3 * MAX_CATEGORIES symbols a class with a base, MAX_CATEGORIES without one.
     with_steps = counts.classes.shape[1] > len(counts.counts)
     for c in range(n_classes):
         for i in range(c * stride, c * stride + scratch.numbers[c]):
@@ -204,6 +220,7 @@ def _find_in_block(values, base, k, n_changes, search):
     arguments as for :func:`find_differences`."""
     (block_log2, stream_log2), found, scratch = search.sizes, search.found, search.scratch
     n, stream_len, n_classes = len(values), 1 << stream_log2, len(search.thresholds)
+    # All blocks but the last are whole, so that sub-streams are numbered through without gaps.
     before = k << block_log2 - stream_log2
     stride = min(stream_len, n) + CLASS_MARGIN
     for s in range((n + stream_len - 1) // stream_len):
@@ -211,6 +228,7 @@ def _find_in_block(values, base, k, n_changes, search):
         length = min(stream_len, n - start)
         part, predictions = subarray(values, start, length), subarray_if_any(base, start, length)
         n_more = _find_in_stream(part, predictions, search.thresholds, stride, scratch)
+        # Before they are appended: `found` has room for no more than max_changes.
         if n_changes + n_more >= search.max_changes:
             return search.max_changes
         _count_changes(scratch, stride, n_classes, search.counts, found, n_changes)
@@ -236,6 +254,7 @@ def gather_differences(values, base, places, found):
         at = _note_places(differences(values, base, g * GROUP), g * GROUP, places, at)
     for i in range(n & -GROUP, n):
         places[at] = i
+        # Written in any case; without a branch, the next one writes over it if it does not count.
         at += np.int64(values[i] != base[i])
     for k in range(at):
         found[k] = values[places[k]]
@@ -322,6 +341,7 @@ def write_sparse_blocks(writing, found, first, begin, end, at, inner_bytes):
     for k in range(begin, end):
         b = first + k
         n = min(block, form.n_values - b * block)
+        # What it takes is known only when it is written; `out` has room for it, and raw values then overwrite it.
         stop = _write_sparse_block(writing, found, b, k, n, at, inner_bytes)
         if stop - at > BLOCK_HEADER + (n * width + 7 & ~7):
             stop = seal_block(out, at, store_raw(out, at, subarray(values, b * block, n), n, width), n, b)
@@ -345,6 +365,8 @@ def _write_sparse_block(writing, found, b, k, n, at, inner_bytes):
         if _any_change(found, before + s):
             n_changes, stop = _write_stream(found, before + s, n_changes, writing.codes, out, stop)
         stream_bytes[s] = U32(stop - start)
+    # A sub-stream without a change has no bytes at all, not even its counts (docs/format.md section 9): so the width is
+    # that of the longest, and min_bytes 0, as soon as one is empty.
     min_bytes, length_width = min_and_width(stream_bytes, n_streams)
     header = SparseHeader(form.template, stop - inner_end, min_bytes, length_width, stream_log2, inner_bytes)
     write_sparse(out, at, form.codebook, header)

@@ -103,6 +103,8 @@ def _read_record(frame, at, end, head_bits, known, memory):
     ranges, lengths = memory.ranges, memory.lengths
     if at + 8 > end:
         return -1
+    # Kind 1 (docs/format.md section 5) is 16 bytes that name a codebook, by number and hash: all must be those of a
+    # known one.
     if frame[at] == _BY_ID:
         for k in range(len(known.records)):
             i = 0
@@ -114,6 +116,10 @@ def _read_record(frame, at, end, head_bits, known, memory):
                     lengths[symbol] = known.lengths[k, symbol]
                 return at + 16
         return -1
+    # A record of kind 0 with one level (docs/format.md section 5):
+    #
+    #     at     + 1        + 2   + 4     + 6     + 8                           stop      after
+    #     kind | n_levels | 0   | first | count | (count + 2) lengths of 4 bits | zeros   |
     first, count = np.int64(load_u16(frame, at + 4)), np.int64(load_u16(frame, at + 6))
     n_bytes = (count + 3) // 2
     stop = at + 8 + n_bytes
@@ -180,11 +186,14 @@ def read_whole(frame, n_blocks, most, form, known, memory):
     index_at = n_bytes - index_bytes
     # The tables may be there already: frames of one stream have the same codebooks.
     n_records = kept_for[0]
+    # Records end where the index begins, but for up to 7 bytes of padding. Compared byte by byte, they say whether the
+    # tables can stay, which is much quicker than to make them (4096 entries each).
     is_kept = n_records >= 0 and kept_for[1] >= most and at + n_records <= index_at < at + n_records + 8
     if is_kept:
         for i in range(n_records):
             is_kept = is_kept and frame[at + i] == kept[i]
     if not is_kept:
+        # First of all, so that a record that turns out wrong halfway leaves no tables that pass for good ones.
         kept_for[0] = -1
         end = _fill_books(frame, at, index_at, n_books, most, form, known, memory)
         n_records = end - at

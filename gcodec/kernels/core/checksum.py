@@ -25,6 +25,9 @@ def _sum_words(builder: Any, args: list[Any], at: Any) -> Any:
     odd                     +=   w3 * m3    w1 * m1    the upper ones
     result     all lanes of even and odd added up, modulo 2**64
     """
+    # m(i) is taken from one turn to the next by an addition modulo 2**32, not by a product: 16 words further on it is
+    # 16 * _STEP more, before the OR with 1. Products of 32 by 32 bits are exact in lanes of 64; sums wrap modulo 2**64,
+    # as section 3 wants them, so the order in which they are added up does not matter.
     kinds = ir.VectorType(ir.IntType(32), 16), ir.VectorType(INDEX, 8)
     first = (constant(builder, [(i + 1) * _STEP & _LOW for i in range(16)], 32) + builder.mul(
         builder.trunc(args[3], ir.IntType(32)), ir.Constant(ir.IntType(32), _STEP)
@@ -61,6 +64,8 @@ def checksum(data, start, n_words, hole, seed):
     total = U64(seed) + sum_words(data, start, n_words >> 4, 0)
     for i in range(n_words & ~15, n_words):
         total += U64(load_u32(data, start + 4 * i)) * U64(word_multiplier(i))
+    # The words that hold the checksum count as zero. To sum all and take these two off again costs two products; to
+    # leave them out would break the vectors.
     if hole >= 0:
         for i in range(hole, hole + 2):
             total -= U64(load_u32(data, start + 4 * i)) * U64(word_multiplier(i))

@@ -32,6 +32,7 @@ def log2_fixed(count):
     count      0 0 0 ... 0 1 x x x x x x x x x x x x x x x y y ...      63 - zeros is the integral part
                |-zeros-|   |-- 15 bits, k of FRACTIONS --|
     """
+    # leading_zeros is of 32 bits: those of the upper half, or, if that is 0, 32 and those of the lower one.
     upper = U32(U64(count) >> U64(32))
     zeros = I64(leading_zeros(upper)) if upper else 32 + I64(leading_zeros(U32(count)))
     mantissa = U64(U64(count) << U64(zeros)) >> U64(48)

@@ -89,6 +89,8 @@ def reach_group_by_top(typingctx: Any, values: Any, first: Any, thresholds: Any,
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = signature.args[0]
+        # Where the lower bits of a threshold are 0, `magnitude >= threshold` is `top > threshold's top - 1`, whatever
+        # lies below the top; to() cuts the sign off above the byte.
         shift = max(kind.dtype.bitwidth - 9, 0)
         tops = (_group(context, builder, kind, args[0], args[1]) >> shift).to(8)
         ends = [builder.extract_value(args[2], c) for c in range(thresholds.count - 1)]
@@ -131,6 +133,11 @@ def rank_members(typingctx: Any, reached: Any, before: Any, c: Any, n_groups: An
             members.store(place)
             counts = members.each_count().to(16)
             sums = counts
+            #     counts       3   0   4   1 ...      of eight groups
+            #     sums         3   3   7   8 ...      running
+            #     stored       0   3   3   7 ...      less the own count, plus all of the eights before
+            #
+            # In 16 bits: a window has 32768 values, fewer than 2**16.
             for distance in (1, 2, 4):  # afterwards each lane is the sum of itself and of those before it
                 sums = sums + sums.pick([8 + k if k < distance else k - distance for k in range(8)], zeros)
             earlier = Vector(builder, builder.load(passed))
@@ -175,6 +182,8 @@ def differences(typingctx: Any, values: Any, base: Any, start: Any) -> Any:
     is None."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # Bits are compared, not numbers: +0 and -0 differ, and a NaN is equal to the same NaN. Lossless means bit by
+        # bit.
         group = _group(context, builder, signature.args[0], args[0], args[2])
         none = isinstance(base, types.NoneType)
         other = 0 if none else _group(context, builder, signature.args[1], args[1], args[2])

@@ -125,6 +125,8 @@ def round_magnitude(bits, drop, infinity, nearest):
             kept = U64(kept | U64(low + U64(1)))
         return kept
     if nearest and drop > 0:
+        # `half + odd` is one less than half a unit, or just that where the kept part is odd: a tie, 100...0 in the bits
+        # that are dropped, carries into the unit exactly then. So ties go to even.
         half = U64(low >> U64(1))
         odd = U64(U64(bits >> U64(drop)) & U64(1))
         result = U64(U64(bits + U64(half + odd)) & ~low)
@@ -200,6 +202,8 @@ def reference_of(mean, base):
 @kernel
 def symbol_of_head(head, reference, head_mask, first, count, number):
     """Return the symbol of a value by its head alone, as if it were not zero; see :func:`symbol_of`."""
+    # Modulo the head's width, heads below the range become large offsets, so that one unsigned comparison finds those
+    # on both sides of it.
     relative = wrap(head - wrap(reference + first, head), head)
     offset = wrap(relative & wrap(head_mask, head), head)
     return wrap(number + offset, head) if offset < wrap(count, head) else wrap(ESCAPE, head)
@@ -232,6 +236,8 @@ def symbol_of(bits, reference, head_shift, head_mask, first, count, number):
 def bin_of_head(head, origin, head_mask, window, center):
     """Return the bin of a value by its head alone, as if it were not zero; see :func:`bin_of`. Bits above the head do
     not matter. All arguments are uint32."""
+    # As a number with sign: half a turn is added before the mask, so that relative heads from -half on rise from 0 on,
+    # and taken off again; heads below the window wrap to large numbers, so that one comparison finds both sides.
     half = U32(U32(head_mask + U32(1)) >> U32(1))
     place = U32(U32(U32(head + U32(half - origin)) & head_mask) - U32(half - center))
     return U32(1) if place >= window else U32(place + U32(2))

@@ -173,6 +173,8 @@ class Vector:
         Args:
             factors: For bytes, which count as unsigned, signed bytes; for words of 16 bits, all signed, words.
         """
+        # Of bytes, the sum of two products is cut off at 2**15 - 1 (it saturates): callers join bytes to numbers of 12
+        # bits, by factors up to 64. Of words it is exact in 32 bits.
         result = ir.VectorType(ir.IntType(2 * self.bits), self.n // 2)
         name = {8: "pmaddubs.w", 16: "pmaddw.d"}[self.bits]
         args = [self.value, factors.seen_as(self.bits).value]

@@ -60,6 +60,8 @@ def deinterleave_bytes(words: list[Vector]) -> list[Vector]:
     Args:
         words: Four registers of 16 words.
     """
+    #     place in a register      0 ... 15        16 ... 31       32 ... 47       48 ... 63
+    #     its byte                 0 of 16 words   1 of 16 words   2 of 16 words   3 of 16 words
     by_byte = [4 * word + byte for byte in range(4) for word in range(16)]
     a, b, c, d = (register.seen_as(8).pick(by_byte).seen_as(64) for register in words)
     transposed = []

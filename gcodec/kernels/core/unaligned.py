@@ -221,5 +221,6 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
 def fetch_values(values, start, count):
     """Have the values ``start ... start + count`` fetched, which need not exist."""
     width = width_of(values) // 8
+    # Up to 63 bytes more, as values need not begin where a line does: the last of them may lie in one more line.
     for line in range(start * width, (start + count) * width + 63, 64):
         prefetch(values, line)

@@ -36,6 +36,9 @@ def join_values(head: Vector, tail: Vector, bits: int = 32, rest: int | None = N
         bits: Bits of a value: 32, or 16 for bfloat16 and float16.
         rest: Number of bits below the head; by default that of float32, 23, or of bfloat16, 7.
     """
+    #     head << rest     . hhhhhhhh .......      & all bits but the sign and the lowest `rest`
+    #     tail             . ........ mmmmmmm      & the lowest `rest`
+    #     tail << ...      s ........ .......      & the sign: from bit `rest` of the tail to the top
     rest = rest or {32: 23, 16: 7}[bits]
     low, sign = (1 << rest) - 1, 1 << (bits - 1)
     return ((head << rest) & (sign - 1 & ~low)) | (tail & low) | ((tail << (bits - 1 - rest)) & sign)
@@ -59,6 +62,9 @@ def extract_heads(values: Vector, head_shift: Any) -> Vector:
     if values.bits == 16 or not HAS_AVX512:
         return (values >> head_shift).to(8)
     heads = values.part(0, 16).seen_as(8)
+    # Of the eight bytes that two values are, even bytes of the result take the head of the lower value, odd ones that
+    # of the upper: eight bits from bit head_shift or 32 + head_shift on. So each quarter has all of its heads four
+    # times, and the masks take another copy of each quarter: nothing needs to be moved until the last shuffle.
     picks = constant(values.builder, [32 * (lane & 1) for lane in range(64)]) + head_shift
     for k in range(4):
         of_quarter = mask_of(values.builder, [lane % 8 // 2 == k for lane in range(64)])

@@ -56,6 +56,11 @@ def _pack_7(builder: Any, args: list[Any], at: Any) -> None:
     fours      ....hhhhhhhgggggggfffffffeeeeeee    ....dddddddcccccccbbbbbbbaaaaaaa
     packed     ........hhhhhhhgggggggfffffffeeeeeeedddddddcccccccbbbbbbbaaaaaaa         7 of 8 bytes
     """
+    # In each step the upper of two items moves down by the gap between them: 1 bit, then 2, then 4.
+    #
+    #     pairs & 0x7F         . ....... aaaaaaa      >> 1 & 0x3F80      .. bbbbbbb .......
+    #     fours & 0x3FFF       the lower pair         >> 2 & 0xFFFC000   the upper one, from bit 14 on
+    #     eights & 0xFFFFFFF   the lower four         >> 4               the upper ones, from bit 28 on
     pairs = load(builder, at(0, 8), 16, 32)
     fours = ((pairs & 0x7F) | ((pairs >> 1) & 0x3F80)).seen_as(32)
     eights = ((fours & 0x3FFF) | ((fours >> 2) & 0xFFFC000)).seen_as(64)
@@ -90,6 +95,8 @@ def _pack_6(builder: Any, args: list[Any], at: Any) -> None:
         packed = pairs.multiply_pairs(constant(builder, [1, 4096] * 16, 16))
         packed.seen_as(8).pick([*_LOW_THREE, *[63] * 16]).store(at(2, 8))
         return
+    #     word       ..dddddd ..cccccc ..bbbbbb ..aaaaaa      item k of four: bits 8 k ... 8 k + 5
+    #     >> 2 k              dddddd cccccc bbbbbb aaaaaa     to bits 6 k ... 6 k + 5
     packed = words & 0x3F
     for k in range(1, 4):
         packed = packed | ((words & (0x3F << 8 * k)) >> 2 * k)
@@ -122,6 +129,7 @@ def _ones(builder: Any, width: Any) -> Any:
 
 def _packed_bytes(builder: Any, width: Any) -> Vector:
     """Return the mask of the lowest ``width`` bytes of every eight."""
+    # The factor repeats a byte eight times: width 3 makes 00000111 of each eight bits, lane 0 lowest.
     return mask_of_bits(builder, builder.mul(_ones(builder, width), ir.Constant(INDEX, 0x0101010101010101)))
 
 
@@ -140,6 +148,7 @@ def _pack_64(builder: Any, args: list[Any], at: Any) -> None:
     """
     width = args[2]
     items = load(builder, at(0, 8), 8, 64) & _ones(builder, width)
+    # An item of `bits` bits has `width` that count, then twice as many, and so on: the gap above them closes each time.
     for bits in (8, 16, 32):
         pairs = items.seen_as(2 * bits)
         items = (pairs & (1 << bits) - 1) | ((pairs >> bits) << width)
@@ -159,6 +168,9 @@ def _unpack_64(builder: Any, args: list[Any], at: Any) -> None:
         items = move("expand", load(builder, at(0, 8), 8, 64), _packed_bytes(builder, width)).seen_as(64)
     else:
         items = from_lanes(builder, [load_lane(builder, place, 64) for place in _places(builder, at(0, 8), width)])
+    #     packed      ........ ........ hhggffee ddccbbaa      width 2: 16 bits of 64 count
+    #     bits 32     ........ hhggffee ........ ddccbbaa      half = 4 * width bits move up to bit 32
+    #     bits 16     ....hhgg ....ffee ....ddcc ....bbaa      half = 2 * width, in lanes of 32 bits; then width, in 16
     for bits in (32, 16, 8):
         half = builder.mul(width, ir.Constant(INDEX, bits // 8))
         pairs, low = items.seen_as(2 * bits), _ones(builder, half)

@@ -149,6 +149,10 @@ def look_up(builder: Any, tables: list[Any], source: Vector, n_shuffles: Any) ->
     with for_range(builder, n_shuffles) as index:
         begin = builder.mul(index, _index(LANE_BYTES))
         entries = source - begin
+        # pshufb gives 0 where the topmost bit is set, and else takes the low four bits. 0x70 leaves these as they are:
+        #
+        #     0 ... 15  + 0x70   ->   0x70 ... 0x7F     entries 0 ... 15
+        #     16 ...    + 0x70   ->   0x80 ... 0xFF     0; saturating, as larger sums would wrap around to small ones
         adding = f"llvm.uadd.sat.v{source.n}i8"
         limit = entries.fill(0x70)
         entries = Vector(builder, call(builder, adding, source.value.type, [entries.value, limit.value]))

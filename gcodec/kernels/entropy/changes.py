@@ -85,6 +85,8 @@ def category_of(number):
     """Return the category of a gap or of another number below 2**21."""
     if number < 2:
         return number
+    #     number      0 0 1 b x x x       place = 4: bits below are read as they are, all but b
+    #     category    2 * 4 + b
     place = highest_one(U64(number))
     return 2 * place + ((number >> (place - 1)) & 1)
 
@@ -96,12 +98,20 @@ def step_symbol(step):
         return 0
     negative = wrap(U64(0) - U64(step), step)
     # Which sign it has is as good as random, so there is no branch on it.
+    # Of a step and its negative, both modulo 2**W, the lesser is the magnitude: the other is at least 2**(W - 1). That
+    # number is its own negative, and counts as positive.
+    #
+    #     step        +1  -1  +2  -2  +3  -3  +4 ...
+    #     length l     1   1   2   2   2   2   3         place of the highest bit of the magnitude, and 1
+    #     symbol       1   2   3   4   3   4   5         2 l - 1 or 2 l
     return 2 * (highest_one(U64(lesser(step, negative))) + 1) - np.int64(step <= negative)
 
 
 @kernel
 def step_kind(symbol):
     """Return ``UP`` or ``DOWN`` for the symbol of such a step, else ``OTHER``."""
+    # Symbols 1 and 2 give UP and DOWN. Symbol 0 becomes 2**64 - 1, so that the minimum makes OTHER of it, as of all
+    # that are larger.
     return np.int64(min(U64(symbol - 1), U64(OTHER)))
 
 
@@ -137,6 +147,11 @@ def fill_class_table(lengths, codes, n_kinds, table):
             any_code = True
             category = symbol // n_kinds
             kind = symbol % n_kinds if n_kinds > 1 else NO_STEP
+            #     bit      31 ......... 11   10 9   8 ... 4   3 ... 0
+            #     entry    first number      kind   bits      length       of category 40: 2**20 in the uppermost bit
+            #
+            # A symbol with a code has a length, so an entry of 0 says that there is none: only where the code is empty,
+            # for any other is complete.
             entry = U32(length | category_bits(category) << 4 | kind << 9 | first_of(category) << 11)
             for place in range(np.int64(codes[symbol]), TABLE_SIZE, 1 << length):
                 table[place] = entry
@@ -175,6 +190,8 @@ def read_step(data, bit, table):
     if symbol == 0:
         return U64(0), bit
     count = ((symbol + 1) >> 1) - 1
+    # Of float64 up to 63 bits follow, more than the 57 that a window is sure to hold: they are read in two parts, the
+    # second of which has no bits as a rule.
     low = min(count, _MAX_STEP_BITS)
     magnitude = U64(read_bits(data, bit, low) | U64(read_bits(data, bit + low, count - low) << U64(low)))
     magnitude = U64(magnitude | U64(U64(1) << U64(count)))
@@ -193,6 +210,7 @@ def read_number(data, bit, table):
     Returns:
         (number, what else the entry of its symbol says, the bit behind it); -1 for the bit where there is no such code.
     """
+    #     window      ... next | bits of the number | code        at most 19 + 12 of 57 bits: one load does
     window = U64(load_u64(data, bit >> 3) >> U64(bit & 7))
     entry = np.int64(table[window & U64(CODE_MASK)])
     length, count = entry & 15, (entry >> 4) & 31
@@ -217,6 +235,11 @@ def append(waiting, n_waiting, at, number, count, out):
     Returns:
         (waiting, n_waiting, at) afterwards.
     """
+    #     waiting               wwwww        n_waiting = 5, at most 31
+    #     joined      nnnnnnnnnnwwwww        at most 63 bits: nothing is lost
+    #
+    # The lower 32 bits are stored whether or not they are all there yet, over and over at the same place until they
+    # are, instead of a branch that depends on the lengths of codes.
     joined = U64(waiting | U64(U64(number) << U64(n_waiting)))
     n_joined = n_waiting + count
     store_u32(out, at, U32(joined & U64(0xFFFFFFFF)))
@@ -235,6 +258,9 @@ def finish_bits(waiting, n_waiting, at, out):
 def write_number(waiting, n_waiting, at, number, category, entry, out):
     """Append a number of a category, of whose symbol ``entry`` is the code; otherwise as :func:`append`."""
     length, count = np.int64(entry & U32(15)), category_bits(category)
+    # The category says how large the number is, so its highest bit and the one below need not be written:
+    #
+    #     number      1 b r r r       bits      r r r | code        at most 19 + 12 = 31
     rest = U64(U64(number) & U64(U64(U64(1) << U64(count)) - U64(1)))
     bits = U64(U64(entry >> U32(4)) | U64(rest << U64(length)))
     return append(waiting, n_waiting, at, bits, length + count, out)

@@ -29,6 +29,8 @@ def fill_tables(k, codebook_ranges, code_lengths, head_bits, level_marks, level_
         level_shifts: uint8[8, n_levels + 1], by plane and level where that item lies in the tail; likewise.
         books: :class:`bundles.Books`, results.
     """
+    # docs/format.md section 5. What a loop over values wants to know of a symbol is laid out by symbol, so that it is
+    # one look-up, by vectors 64 at a time: no loop over values ever looks for the range that a symbol is in.
     n_levels, mask = codebook_ranges.shape[0], (1 << head_bits) - 1
     # Symbols that stand for nothing have the tables of level 0, which keeps loops over all symbols free of branches.
     for symbol in range(256):
@@ -44,10 +46,13 @@ def fill_tables(k, codebook_ranges, code_lengths, head_bits, level_marks, level_
         shift = level_shifts[plane, 0]
         for symbol in range(256):
             books.shift[k, plane, symbol] = shift
+    # Zero is the symbol of no level: its values own no item in any plane, so its mark is 0 (section 7).
     books.mark_of[k, 0] = level_marks[n_levels]
     for plane in range(8):
         books.shift[k, plane, 0] = level_shifts[plane, n_levels]
     with_gaps, symbol = code_lengths[0] == 0, 1
+    # All 16 rows that a frame may have are written, those of levels that it does not have as empty ranges: whatever
+    # byte stands for a level, the look-up by it finds nothing of an earlier frame's.
     for level in range(16):
         begin, size, start = np.int64(0), np.int64(0), np.int64(0)
         if level < n_levels:
@@ -59,6 +64,7 @@ def fill_tables(k, codebook_ranges, code_lengths, head_bits, level_marks, level_
             books.mark_of[k, symbol] = level_marks[level]
             for plane in range(8):
                 books.shift[k, plane, symbol] = level_shifts[plane, level]
+            # Relative heads wrap around: a range of (254, 4) with 8 bits is -2, -1, 0, 1, kept as 254, 255, 0, 1.
             head = (begin + j) & mask
             books.head_of[k, symbol], books.narrow_head_of[k, symbol] = U16(head), U8(head)
             with_gaps = with_gaps or code_lengths[symbol] == 0
@@ -84,6 +90,7 @@ def fill_encoders(codebook_ranges, code_lengths, head_bits, level_marks, level_s
     complete = True
     for k in range(len(code_lengths)):
         fill_tables(k, codebook_ranges[k], code_lengths[k], head_bits, level_marks, level_shifts, books)
+        # The scratch holds the code before, which may have had an escape where this one has none.
         codes[ESCAPE] = U32(0)
         complete = canonical_codes(code_lengths[k], following, codes) == 1 << MAX_LENGTH and complete
         books.escape_code[k] = codes[ESCAPE]

@@ -133,6 +133,11 @@ def _choose_in_row(histogram, n_levels, window, budget, exact, spans, weights):
             lo, hi = spans[level, 0], spans[level, 1]
             row = 2 + level * window
             for side in range(2 if hi > lo else 0):
+                #     bins        . . 3 0 0 9 8 2 0 1 . .
+                #     span            |-------------|
+                #
+                # The end on the left is 3 and the two zeros behind it, gap 3; on the right 1 and the zero before it,
+                # gap 2.
                 gap = 1
                 place = row + (hi - 1 if side else lo)
                 step = -1 if side else 1
@@ -246,8 +251,13 @@ def write_records(spans, lengths, center, head_mask, ranges, records, ends):
             n_symbols += count
         at = 4 + 4 * n_levels
         record[at] = lengths[k, 0] | U8(lengths[k, ESCAPE] << 4)
+        # Symbol i is number i + 1 of the lengths, behind those of zero and the escape:
+        #
+        #     byte           at           at + 1       at + 2
+        #     nibbles        esc | zero   2 | 1        4 | 3         upper | lower
         for i in range(1, n_symbols + 1):
             record[at + ((i + 1) >> 1)] |= U8(lengths[k, i] << (4 if i & 1 == 0 else 0))
+        # n_symbols + 2 lengths, two in a byte, rounded up; then up to a multiple of 4.
         ends[k] = (at + ((n_symbols + 3) >> 1) + 3) & ~3
 
 
@@ -374,6 +384,8 @@ def _groups_of(counts, used, every, rules):
         for i in range(n_bins):
             some[k, i] = counts[used[k], i]
     if len(groups) > 1:
+        # What a codebook costs is for all values; what it saves is counted of a share of them only, by which the cost
+        # is cut down, too.
         n = cluster(some, np.uint64(rules.table_cost * (n_used / n_rows / every)), groups)
     else:
         for k in range(n_used):
@@ -385,6 +397,7 @@ def _groups_of(counts, used, every, rules):
         for i in range(n_bins):
             histograms[n_groups, i] = groups[k, i]
             any_count |= groups[k, i]
+        # A group whose blocks have all left it for others is written over by the next one.
         n_groups += any_count != 0 or n == 1
     return histograms[:n_groups]
 
@@ -397,6 +410,7 @@ def _cheaper_shipped(counts, made, shipped):
     of_made, of_shipped = np.zeros(1, np.uint64), np.zeros(n, np.uint64)
     spent(counts, made.costs[:1], of_made)
     spent(counts, shipped.costs, of_shipped)
+    # A made codebook takes its record with it, as a shipped one does the 16 bytes that name it.
     best, least = -1, of_made[0] + np.uint64(8 * made.ends[0])
     for k in range(n):
         total = of_shipped[k] + shipped.record_bits[k]

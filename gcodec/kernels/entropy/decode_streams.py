@@ -48,6 +48,9 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, decoders: Any, symbols:
         symbols: uint8, result.
         target: uintW, see ``decoders``.
     """
+    # Emitted instruction by instruction, so that the places and bits of four lanes stay in registers (see slot_for),
+    # and that the four chains of load, shift and add, each of which waits for its own look-up, are interleaved as they
+    # stand.
     value_bytes = target.dtype.bitwidth // 8
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -82,11 +85,26 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, decoders: Any, symbols:
                 entry = builder.load(builder.gep(entries, [builder.and_(windows[lane], number(4095))]))
                 address = builder.gep(targets[lane], [builder.lshr(sums[lane], number(8))])
                 builder.store(entry, builder.bitcast(address, _INT.as_pointer()), align=1)
+                # The sum of entries' upper bytes is two sums in one number, which do not meet: at most 48 bits and 24
+                # symbols.
+                #
+                #     counts      number | bits
+                #     sums        all numbers | all bits      `>> 8`: how many symbols so far; `& 255`: how many bits
+                #
+                # `& 63` for the shift is the bits alone: they are at most 12, and x86 cuts off the amount there anyway.
                 counts = builder.lshr(entry, number(48))  # bits, and in the next byte symbols
                 windows[lane] = builder.lshr(windows[lane], builder.and_(counts, number(63)))
                 sums[lane] = builder.add(sums[lane], counts)  # at most 48 bits together
         all_done, stuck = ir.Constant(ir.IntType(1), 1), ir.Constant(ir.IntType(1), 0)
+        # One window for the whole round: loaded at the byte of the next bit, it has 57 to 64 bits of codes; the four
+        # look-ups of 12 bits take at most 48 of them.
+        #
+        #     word       x x x x x x x x      8 bytes from byte bit >> 3 on
+        #     window     codes ... cbbbaa     moved down by bit & 7: the next code is lowest
         for lane in range(N_DECODERS):
+            # A lane that was done when the round began has looked up in vain, instead of a branch: its place and bit
+            # stay, and what it stored is in the padding behind its sub-stream. First done after at most 23 symbols too
+            # many, then 18 more and a store of 8 bytes: 49 bytes of the 64 of STREAM_PAD.
             done = builder.icmp_signed(">=", first[lane], ends[lane])
             place = builder.select(done, first[lane], builder.add(first[lane], builder.lshr(sums[lane], number(8))))
             bits = builder.and_(sums[lane], number(255))
@@ -94,6 +112,8 @@ def decode_rounds(typingctx: Any, data: Any, table: Any, decoders: Any, symbols:
             builder.store(builder.select(done, bit[lane], builder.add(bit[lane], bits)), slots[N_DECODERS + lane])
             now = builder.icmp_signed(">=", place, ends[lane])
             all_done = builder.and_(all_done, now)
+            # No bits in four look-ups: the first was the entry of an escape. A lane that comes to one within a round
+            # stands still there and is found stuck in the next.
             stuck = builder.or_(stuck, builder.and_(builder.icmp_signed("==", bits, number(0)), builder.not_(now)))
         # At the end of the array the last lines are fetched again and again: of what may have no memory, the processor
         # would look for the page each time, which takes as long as a round.
@@ -192,10 +212,15 @@ def decode_streams(data, stream_len, code, buffers, out, next_at):
         The number of escapes, or -1 where a sub-stream does not end in its last byte. Every symbol is written unless it
         is -1.
     """
+    # Nothing is checked while codes are read: whatever the bits are, the code is complete (docs/format.md section 5),
+    # so every window of 12 bits has an entry, and a lane stops after as many symbols as its sub-stream has values. It
+    # reads at most stream_len + STREAM_PAD codes from its start on, for which `frame.decode.margin` has bytes. That it
+    # ended where it should is asked once, behind the loop.
     n, starts, symbols, decoders = len(out), buffers.starts, buffers.symbols, buffers.decoders
     escape_length, head_bits = code.escape_length, code.head_bits
     n_streams = (n + stream_len - 1) // stream_len
     stride = stream_len + STREAM_PAD
+    # Where lanes without a sub-stream write: memory.py leaves room for one more sub-stream's padding there.
     parked = n_streams * stride
     n_escapes = 0
     s_next = 0
@@ -221,6 +246,8 @@ def decode_streams(data, stream_len, code, buffers, out, next_at):
         n_decoders = lane
         for lane in range(n_decoders, N_DECODERS):  # at its end before it begins
             decoders[PLACE, lane], decoders[BIT, lane], decoders[END, lane] = parked, anchor, parked
+        # Rounds until all lanes are at their ends. The step returns early at escapes, which it leaves to the loop
+        # below.
         left = n_decoders
         while left:
             decode_rounds(data, code.table, decoders, symbols, out)
@@ -231,6 +258,7 @@ def decode_streams(data, stream_len, code, buffers, out, next_at):
                     continue
                 left += 1
                 window = load_u64(data, bit >> 3) >> U64(bit & 7)
+                # Not an escape: its entry has symbols. The lane is where it was when another one was stuck.
                 if code.table[window & U64(4095)] >> U64(56):
                     continue
                 # An escape: its code, then the head, from the lowest bit of the window up.
@@ -241,6 +269,9 @@ def decode_streams(data, stream_len, code, buffers, out, next_at):
                 decoders[PLACE, lane], decoders[BIT, lane] = at + 1, bit + escape_length + head_bits
         for lane in range(n_decoders):
             s, end = decoders[STREAM, lane], decoders[END, lane]
+            # Where the last code ended: less the codes that were read beyond the sub-stream's last value. Its last byte
+            # must be the last of the sub-stream (section 7). An escape has a length here, too, but none lies beyond the
+            # end: lanes stand still there.
             bits = decoders[BIT, lane] - _bits_of(symbols, end, decoders[PLACE, lane], code.lengths)
             if (bits + 7) >> 3 != starts[s] + np.int64(buffers.stream_bytes[s]):
                 return -1

@@ -148,6 +148,10 @@ def _append_code(symbol, value, code, writer, out):
     window               00000ddd            n_bits = 3
     code << n_bits    eeeee00000             5 bits, stored at once with the 56 bits above them
     """
+    # An entry of the table, uint32 (prefix_code.encode_table), and what becomes of it:
+    #
+    #     bit          31 ... 20   19 ... 8       7 ... 0
+    #     entry        0           code           length: 1 ... 12, or NO_CODE with a code of 0
     window, n_bits, at = writer
     entry = U64(code.table[symbol])
     length = entry & U64(255)
@@ -155,12 +159,19 @@ def _append_code(symbol, value, code, writer, out):
     if length == U64(NO_CODE):
         if code.escape_length == 0:
             return _BitWriter(window, n_bits, np.int64(-1))
+        # An escape (docs/format.md section 7) is its code and the head as it is, whatever the reference:
+        #
+        #     bits     0 ... | hhhhhhhh | eeeee        head above, code of the escape below: at most 12 + 12 bits
         head = head_of(U64(value), code.head_shift, (1 << code.head_bits) - 1)
         bits = U64(code.escape_code) | (head << U64(code.escape_length))
         length = U64(code.escape_length + code.head_bits)
+    # At most 7 + 24 bits are in the window now. All eight of its bytes are stored: those above the last code are zeros,
+    # or what the next store writes over. So no byte is ever read back, and spare bits of a sub-stream's last byte are
+    # zero, as section 7 wants them.
     window |= bits << n_bits
     n_bits += length
     store_u64(out, at, window)
+    # n_bits = 8 * whole bytes + rest: `& 56` is eight times the whole bytes, which leave the window, `& 7` the rest.
     return _BitWriter(window >> (n_bits & U64(56)), n_bits & U64(7), at + np.int64(n_bits >> U64(3)))
 
 
@@ -168,9 +179,19 @@ def _append_code(symbol, value, code, writer, out):
 def _join_four(table, a, b, c, d):
     """Return the codes of four symbols, one behind the other, and their length, which is more than
     ``MAX_JOINED_BITS`` if one has no code."""
+    # For symbols with codes, three of them here, lowest bit right:
+    #
+    #     first     0 ...                bbbb aaa        <- a at bit 0, b at bit len(a)
+    #     second    0 ...                   d ccccc
+    #     joined    0 ...     d ccccc bbbb aaa           at most 4 * 12 = 48 bits
+    #
+    # Shifts take the low six bits of an entry or a sum: with codes, these are the whole length (at most 48), and LLVM
+    # need not ask whether an amount is beyond the width. The length of a symbol without a code is 64 there, which would
+    # be a shift by 0: the bits are wrong then, but the length says so.
     low, six, eight = U64(255), U64(63), U64(8)
     e0, e1 = U64(table[a]), U64(table[b])
     # An entry is code << 8 | length: sums of entries have the sum of the lengths in their low bytes.
+    # The low byte cannot carry into the code: two lengths are at most 2 * 64.
     length = (e0 + e1) & low
     first = (e0 >> eight) | ((e1 >> eight) << (e0 & six))
     e2, e3 = U64(table[c]), U64(table[d])
@@ -195,6 +216,16 @@ def _append_codes(symbols, place, values, first, n, code, writer, out):
 
     ``symbols[place]`` and ``values[first]`` are the first of them.
     """
+    # Eight symbols at once, because one at a time waits for the sum of all lengths before it, symbol by symbol. Here
+    # only the two halves of eight and the writer's place wait for each other; the eight look-ups do not.
+    #
+    #     window          wwwww                                   n_bits = 5
+    #     low_codes            dd cccc bbbbb aaa                  low_length bits
+    #     codes                                  hhh gg ffff e    length bits
+    #     joined          hhh gg ffff e dd cccc bbbbb aaa wwwww   lowest bit right; stored as 64 bits
+    #
+    # Seven bits that wait and MAX_JOINED_BITS more are 63: they fit. Of more than these, the last have been cut off at
+    # bit 64, so such eight are written again, singly; so are the last symbols, fewer than eight.
     six = U64(63)
     for k in range(0, n, 8):
         length, joined = U64(NO_CODE), U64(0)
@@ -230,6 +261,11 @@ def _byte_tables(table, chunk):
     Returns:
         How many shuffles it takes to look up all symbols that have a code.
     """
+    # Two tables of bytes, not one of 16 bits, because the vector look-ups (vpermi2b, pshufb) look up bytes. Codes have
+    # 12 bits at most, so that code and length fit into 16, and 15 is a length that no code has.
+    #
+    # A look-up by pshufb gives 0 for symbols beyond those that it looks for. Inverted, the table says by 0 that a
+    # symbol has no code, and those need not be looked for: the fewer symbols have codes, the fewer shuffles.
     inverted = U8(0) if HAS_AVX512 else U8(NO_CODE_HIGH)
     end = np.int64(0)
     for symbol in range(256):
@@ -252,6 +288,11 @@ def _append_word(chunk, k, window, out, at):
         window       00000ddd
         word      ...eeeee000   stored together at its byte, then shifted down by the bits of the whole bytes
     """
+    # Three arrays of eight uint64 each lie behind one another in a group (streams_vector._store_words):
+    #
+    #     chunk[k]          codes of eight symbols, moved up by 0 ... 7 bits to where they begin in their first byte
+    #     chunk[k + 64]     number of that byte, from `at` on
+    #     chunk[k + 128]    8 * the bytes that are whole once these codes are in: by so much the window moves down
     window |= load_u64(chunk, k)
     store_u64(out, at + np.int64(load_u64(chunk, k + 64)), window)
     return window >> load_u64(chunk, k + 128)
@@ -261,6 +302,8 @@ def _append_word(chunk, k, window, out, at):
 def _append_words(chunk, n_groups, window, out, at):
     """Write what :func:`streams_vector.encode_64` has made of some groups; return what is in the last, unfinished
     byte."""
+    # The first 512 bytes of the scratch are the tables of _byte_tables. Word after word depends on the window alone, by
+    # an OR and a shift: addresses and amounts are known beforehand.
     for begin in range(512, 512 + n_groups * WORDS, WORDS):
         for k in range(begin, begin + 64, 8):
             window = _append_word(chunk, k, window, out, at)
@@ -272,6 +315,7 @@ def _append_short_words(chunk, n_groups, window, out, at):
     """Write what :func:`streams_vector.encode_64_long` has made of some groups, as :func:`_append_words` does."""
     for begin in range(512, 512 + n_groups * 2 * WORDS, 2 * WORDS):
         for k in range(begin, begin + 64, 8):
+            # Of every eight symbols, the first four and then the others, which lie a whole set of words further on.
             window = _append_word(chunk, k, window, out, at)
             window = _append_word(chunk, k + WORDS, window, out, at)
     return window
@@ -305,6 +349,11 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
     Returns:
         The byte after the last, or -1 where a symbol has no code and the codebook no escape.
     """
+    # Within a sub-stream (docs/format.md section 7) codes go out in three ways, the quickest that can be used:
+    #
+    #     encode_64          64 symbols, in words of eight     where eight codes in a row have at most 56 bits
+    #     encode_64_long     64 symbols, in words of four      where all have a code
+    #     _append_codes      one by one, or in eights          escapes, ends of sub-streams, CPUs without AVX2
     n, symbols, chunk = len(values), buffers.symbols, buffers.chunk
     width = width_of(following.values) >> 3
     n_shuffles = np.int64(0)
@@ -324,11 +373,14 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
         for begin_part in range(0, count, PART):
             n_part = min(PART, count - begin_part)
             done = np.int64(0)
+            # Tried anew in each part: a stretch of rare symbols does not slow down the rest of a long sub-stream.
             is_long = False  # codes of more than 7 bits on average, of which eight do not go into a word
             while done < n_part:
                 n_groups = np.int64(0)
                 if HAS_AVX2:
                     # Groups first and then all appending: what was just stored as a vector is slow to read in pieces.
+                    # `bits` counts from bit 0 of the byte at `at`, so that places of words need nothing else to be
+                    # known.
                     bits = np.int64(n_bits)
                     while done + 64 * n_groups + 64 <= n_part:
                         i = begin_part + done + 64 * n_groups
@@ -340,6 +392,8 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
                         else:
                             words = 512 + WORDS * n_groups
                             more = encode_64(chunk, 0, symbols, place + i, chunk, words, bits, n_shuffles)
+                        # The group is left as it is, and so is `bits`: what was put into the scratch for it is not
+                        # used.
                         if more < 0:
                             break
                         bits += more

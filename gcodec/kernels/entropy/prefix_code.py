@@ -53,6 +53,9 @@ def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
             n += 1
     if n < 2 or n > 1 << limit:
         return n
+    # Level k is a merge of two sorted lists, the symbols and the pairs of level k - 1. Levels are as many as a code may
+    # have bits, so no symbol can be counted more often than that. Only two levels' weights are kept; of the others,
+    # what the way back needs is whether an item is a leaf.
     n_previous = 0
     for level in range(limit):
         now, before = level & 1, (level + 1) & 1
@@ -78,6 +81,8 @@ def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
     # Items taken of a level are its first ones: so many leaves, in order, and the packages between them.
     take = 2 * n - 2
     for level in range(limit - 1, -1, -1):
+        #     level    L L P L P        is_leaf 1 1 0 1 0; take = 5: three leaves, two packages
+        #     below    take = 4         both packages' items, which are the first four there, as packages are sorted
         n_leaves = 0
         for item in range(take):
             n_leaves += is_leaf[level, item]
@@ -117,6 +122,8 @@ def huffman(counts, order, weight, parent, lengths):
             n += 1
     for k in range(n):
         weight[k] = counts[order[k]]
+    #     weight      [0 ... n)  symbols, rising     [n ... 2n - 1)  pairs, rising, as they are made
+    #                  ^ leaf                         ^ pair      ^ k: the next one
     leaf, pair = 0, n
     for k in range(n, 2 * n - 1):
         weight[k] = 0
@@ -158,6 +165,8 @@ def canonical_codes(lengths, following, codes):
     for symbol in range(256):
         if lengths[symbol] <= MAX_LENGTH:
             following[lengths[symbol]] += U32(1)
+    # Two uses of `following`: how many codes of each length there are becomes the first code of that length. As in
+    # Deflate: the first code of a length is the one after the last of the length before, with a 0 behind it.
     code, kraft = 0, 0
     for length in range(1, MAX_LENGTH + 1):
         number = np.int64(following[length])
@@ -168,6 +177,9 @@ def canonical_codes(lengths, following, codes):
     for symbol in range(256):
         length = np.int64(lengths[symbol])
         if 0 < length <= MAX_LENGTH:
+            #     code          0000000000000110      110 of 3 bits, first bit highest, as it is counted
+            #     reversed      0110000000000000
+            #     >> 13         0000000000000011      011: first bit lowest, as it is written
             codes[symbol] = _reversed(following[length]) >> U32(16 - length)
             following[length] += U32(1)
     return kraft
@@ -211,6 +223,11 @@ def decode_table(lengths, codes, first_symbol, first_length, most, table):
         table: uint64[4096], result.
     """
     # A code of so many bits is the beginning of every window whose lowest bits it is.
+    #     code of 3 bits               bbb
+    #     window             xxxxxxxxx bbb       code, code + 8, code + 16 ...: steps of 1 << length
+    #
+    # All windows with these lowest bits begin with the code. The code of all symbols is complete (the caller has
+    # checked its Kraft sum), so together they fill the table: nothing is left of what it held before.
     if most == 1:
         for symbol in range(256):
             length = lengths[symbol]
@@ -226,6 +243,9 @@ def decode_table(lengths, codes, first_symbol, first_length, most, table):
                 first_symbol[window] = symbol
                 first_length[window] = length
     for window in range(TABLE_SIZE):
+        # What is left of the 12 bits after some codes has zeros above: a code that ends within the bits that are left
+        # is known, one that would reach into those zeros is not, and ends the entry. An escape ends it, too; as the
+        # first symbol it leaves the entry 0, of no bits, at which decode_streams stops.
         entry = U64(0)
         used = 0
         number = 0

@@ -54,15 +54,31 @@ def _fours(builder: Any, args: list[Any], at: Any) -> _Fours:
     symbols, tables = load(builder, at(2, 8), 8, 64), at(0, 8)
     low, high = _look_up(builder, tables, symbols, args[7])
     # Symbols 2k and 2k + 1 of 16 bits each: the code below, its length in the upper four.
+    # The look-up gives bytes apart, which are put together by neighbors; of symbols 0 ... 3, lowest byte right:
+    #
+    #     low       c3 c2 c1 c0              c: low 8 bits of a code
+    #     high      h3 h2 h1 h0              h: length << 4 | high 4 bits of the code
+    #     even      h2 c2 | h0 c0            32 bits: the entries of symbols 2 and 0, 16 bits each
+    #     odd       h3 c3 | h1 c1            of symbols 3 and 1
+    #
+    # So one shift of a vector joins an even symbol with the odd one behind it, in all lanes at once.
     pairs, upper = low.seen_as(16), high.seen_as(16)
     even = ((pairs & 255) | (upper << 8)).seen_as(32)
     odd = ((pairs >> 8) | (upper & 0xFF00)).seen_as(32)
     codes, lengths = [], []
+    # shift 0:  symbols 4j, 4j + 1;  shift 16:  4j + 2, 4j + 3.  In 32 bits, code b stands above code a:
+    #
+    #     llllcccccccccccc   ->   ........ bbbbbbbbbbbb aaaaaaaaa       a of length 9
+    #
+    # Lengths are at most 15 (no code), so that 12 + 15 bits do not leave the lane.
     for shift in (0, 16):
         a, b = even >> shift, odd >> shift
         length = (a >> 12) & 15
         codes.append(((a & 0xFFF) | ((b & 0xFFF) << length)).seen_as(64))
         lengths.append((length + ((b >> 12) & 15)).seen_as(64))
+    # Lane m of 64 bits holds symbols 8m ... 8m + 7: fours in its low word, which become `first`, and in its high word,
+    # which become `second`. Lengths of two are at most 30 and of four at most 60: no shift reaches the width of 64,
+    # which LLVM leaves undefined, whether symbols have codes or not.
     whole = (lengths[0].seen_as(32) + lengths[1].seen_as(32)).seen_as(64)
     low_word = 0xFFFFFFFF
     first = (codes[0] & low_word) | ((codes[1] & low_word) << (lengths[0] & low_word))
@@ -70,6 +86,9 @@ def _fours(builder: Any, args: list[Any], at: Any) -> _Fours:
     part = whole & low_word
     length = part + (whole >> 32)
     begin, end = args[6], length
+    #     length      3    5    2    7         each lane gets, step by step, what lanes 1, 2, 4 before it have
+    #     step 1      3    8    7    9
+    #     step 2      3    8   10   17         three additions instead of seven that wait for each other
     for step in (1, 2, 4):  # running sums: each word begins where those before it end
         end = end + end.pick([8 + k for k in range(step)] + list(range(8 - step)), length ^ length)
     total = builder.extract_element(end.value, ir.Constant(ir.IntType(32), 7))
@@ -79,6 +98,8 @@ def _fours(builder: Any, args: list[Any], at: Any) -> _Fours:
 def _store_words(builder: Any, codes: Vector, length: Vector, place: Vector, address: Any) -> None:
     """Store words of codes, moved to where they begin in a byte, then the numbers of these bytes, and then how many of
     their bits are in whole bytes: a word stored at its first byte leaves its last, unfinished byte to the next one."""
+    # A word begins `bit` bits into byte place >> 3. With at most 56 bits of codes it is within 63, so one store of
+    # eight bytes writes all of it.
     bit = place & 7
     for k, words in enumerate((codes << bit, place >> 3, (bit + length) & 56)):
         words.store(builder.gep(address, [ir.Constant(INDEX, 64 * k)]))
@@ -91,6 +112,7 @@ def _total_unless(builder: Any, fours: _Fours, unusable: Any) -> Any:
 
 def _generate_encode(builder: Any, args: list[Any], at: Any) -> Any:
     fours = _fours(builder, args, at)
+    # May have lost bits beyond 64: then the length is above 56, and the result below is -1.
     eights = fours.first | (fours.second << fours.part)
     _store_words(builder, eights, fours.length, fours.place, at(4, 8))
     return _total_unless(builder, fours, builder.or_(fours.without, fours.length.compare(">", 56).number()))

@@ -92,6 +92,8 @@ def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
         Whether the encoder may use the result in place of the values: no other value has become 0, whose symbol is
         another, and none has become finite or ceased to be, which its level depends on.
     """
+    # Whether the result can be used is found out over all values, without a way out of the loop, so that it becomes one
+    # of vectors: it can, but for a few blocks.
     source, references, result = subarray(values, 0, n), subarray(columns, 0, n), subarray(out, 0, n)
     width = width_of(values)
     zero = wrap(0, result[0])
@@ -179,6 +181,7 @@ def unpack_heads(data, at, width, min_head, heads):
     """
     window, filled, max_head = np.int64(0), 0, np.int64(min_head)
     for i in range(len(heads)):
+        # Widths are 8 at most, so one byte more is always enough; none is read beyond the last number's.
         if filled < width:
             window |= np.int64(data[at]) << filled
             at += 1

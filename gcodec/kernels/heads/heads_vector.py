@@ -88,6 +88,7 @@ def _generate_symbols(builder: Any, args: list[Any], at: Any) -> None:
     symbols     offset < count ? offset + 1 : escape         0 where the value is zero
     """
     nonzero = mask_from(builder, at(2, 64), GROUP)
+    # Bytes wrap around as heads of 8 bits do, so there is no mask; heads below the origin become large offsets.
     offset = load(builder, at(0, 8), 8, GROUP) - args[6]
     symbols = offset.compare("<", args[7]).choose(offset + 1, _escape(builder))
     nonzero.choose(symbols, symbols ^ symbols).store(at(4, 8))
@@ -160,6 +161,7 @@ def mean_of_heads(heads, nonzero, begin, n):
     Returns:
         The mean, rounded down, 0 if all are zero; and how many are not.
     """
+    # The last group may not be whole: store_heads has left heads of 0 behind its end, and clear bits.
     n_groups, n_nonzero = (n + GROUP - 1) >> 6, np.int64(0)
     for k in range(begin >> 6, (begin >> 6) + n_groups):
         n_nonzero += _count(nonzero, k)

@@ -69,6 +69,8 @@ def _sums_of_groups(values, head_shift, head_mask):
     """Return the sum of the heads of all whole groups of 64 values, and how many of these values are not zero."""
     total, n_nonzero = np.int64(0), np.int64(0)
     for i in range(0, len(values) & ~63, MAX_SUMMED):
+        # The sum lies in 20 bits: 2048 heads below 512 are less than 2**20. Their count, at most 2048, lies in the 12
+        # above.
         n_groups = min(MAX_SUMMED, len(values) - i) >> 6
         if width_of(values) == 32:
             both = sum_heads_32(values, i, n_groups, head_shift, head_mask)
@@ -97,6 +99,8 @@ def mean_head(values, head_shift, head_mask):
     signed = width_of(values) == 8
     middle = 64 if signed else 0
     if width_of(values) <= 32:
+        # A block has at most 2**20 values and a head that is summed up at most 9 bits: 32 bits hold the sum. The head
+        # of a zero is 0, so that it adds nothing and is just not counted.
         total, n_nonzero, mask = U32(0), U32(0), U32(head_mask >> 1 if signed else head_mask)
         whole = 0
         if HAS_SSSE3 and not signed:

@@ -29,6 +29,8 @@ _MIN_SAVED, _CHANCE = 13, 370
 @kernel
 def turned(bits, width, head_shift):
     """Return a value of any width, computed in its type, with its highest bit and bit ``head_shift`` swapped."""
+    #     bits        s eeeeeeee m mmmmmm      differ = s ^ m
+    #     flipped     ^          ^             both are flipped where they differ, which swaps them; no branch
     differ = wrap((shift_right(bits, width - 1) ^ shift_right(bits, head_shift)) & wrap(1, bits), bits)
     return wrap(bits ^ wrap(shift_left(differ, width - 1) | shift_left(differ, head_shift), bits), bits)
 
@@ -79,6 +81,7 @@ def bits_tell(values, head_shift, n_more, counts):
         first = run * step + run * _TURN % (step - _RUN + 1)
         for i in range(first, min(first + _RUN, n)):
             head, more = head_of(values[i], head_shift, mask), head_of(values[i], head_shift - n_more, more_mask)
+            #     counts      | head 0: number 0, 1 ... | head 1: number 0, 1 ... | ...      2 << n_more for each
             number = np.int64(more) << 1 | np.int64(shift_right(values[i], sign_shift))
             if values[i]:
                 counts[np.int64(head) << n_more + 1 | number] += U32(1)
@@ -90,6 +93,8 @@ def bits_tell(values, head_shift, n_more, counts):
             if counts[k]:
                 total += np.int64(counts[k])
                 known += np.int64(counts[k]) * log2_fixed(counts[k])
+        # Of `total` values with one head: n_more + 1 bits each as they are, less what they take at their entropy, which
+        # is total * log2(total) - sum of c * log2(c), less what chance alone seems to save. In 1/256 bits.
         if total >= _MIN_SEEN * n_numbers:
             saved += total * (n_more + 1) * 256 + known - total * log2_fixed(total) - (n_numbers - 1) * _CHANCE
     return saved > 0

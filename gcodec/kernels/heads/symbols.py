@@ -75,6 +75,8 @@ def _subtract_min(min_mean, max_mean, n_streams, references):
     Returns:
         The min mean, and the bits that the greatest difference needs.
     """
+    # A sub-stream of zeros has the mean 0 and no say in the min, which it would pull down for all: reference_of makes a
+    # reference of 0 of it, as no head of it is ever coded.
     if min_mean > max_mean:  # a block of zeros
         min_mean = max_mean
     for s in range(n_streams):
@@ -101,6 +103,7 @@ def find_references_from_values(values, stream_len, float_bits, references):
     head_mask = (1 << float_bits.head_bits) - 1
     n = len(values)
     n_streams = (n + stream_len - 1) // stream_len
+    # More than any head, so that the first sub-stream with a value takes its place.
     min_mean, max_mean = 1 << 30, 0
     for s in range(n_streams):
         first = s * stream_len
@@ -156,6 +159,7 @@ def _symbols_of_one_level(values, float_bits, reference, ranges, result):
     first, count, whole = ranges.first[0], ranges.counts[0], np.int64(0)
     if HAS_AVX2 and (width == 16 or (width == 32 and (shift == 22 or shift == 19))):
         # float32 with a head of 8 bits comes here only where sub-streams are no whole groups.
+        # Vector steps subtract one number, modulo the head's width: where the range of level 0 begins, as a head.
         origin = (reference + first) & mask
         whole = n & ~63
         for i in range(0, whole, 64):
@@ -195,6 +199,9 @@ def _symbols_with_levels(values, levels, float_bits, reference, ranges, chunk, r
     n, width, by_level = len(values), width_of(values), ranges.by_level
     sign_bit, infinity = U32(1 << (width - 1)), U32(float_bits.infinity)
     # What has no level of its own begins where a head does: all heads up to this one are of values that have one.
+    #
+    #     bfloat16    infinity      0 11111111 0000000
+    #                 less 1        0 11111110 1111111      >> 7: 254, the largest head of a finite value
     top, whole = (np.int64(infinity) - 1) >> float_bits.head_shift, np.int64(0)
     if HAS_AVX512 and width == 16 and n & 63 == 0:
         for i in range(0, n, 64):
@@ -258,6 +265,7 @@ def find_symbols_from_values(values, levels, stream_len, float_bits, base, range
     """
     n = len(values)
     for s in range((n + stream_len - 1) // stream_len):
+        # Not brought into the head's width: everything that is computed with it is cut to that.
         reference = np.int64(base) + np.int64(scratch.references[s])
         begin, place = s * stream_len, s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - begin)

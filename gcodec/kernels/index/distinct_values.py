@@ -21,6 +21,7 @@ _MIX, _SHIFT = 0x9E3779B97F4A7C15, 54  #: the upper bits of a product with 2**64
 @kernel
 def _slot_of(value, slots, entries):
     """Return the slot of a value: where its number is, or where it belongs."""
+    # The upper 10 bits of 64. A free slot is always found: at most 256 of 1024 are taken.
     slot = U64(U64(value) * U64(_MIX)) >> U64(_SHIFT)
     while slots[slot] != 0 and entries[slots[slot] - 1] != value:
         slot = U64(slot + U64(1)) & U64(N_SLOTS - 1)

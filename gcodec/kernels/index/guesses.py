@@ -82,6 +82,8 @@ def find_ratios(largest, small, halves, last, dtype_code, ratios, margins, most)
     half = max(power_of(value) * half_unit(dtype_code), least_half_unit(dtype_code))
     inverse, least_inverse = _ONE / value, _ONE / (value - half)
     for j in range(len(small)):
+        # If the large magnitude, in error by `half` at most, has the factor f, the small one has f * ratio, and its own
+        # error and that of the large one, which grows with the ratio, make the margin of each unit of f.
         ratio = small[j] * inverse
         margin = (halves[j] + ratio * (half / _ONE)) * least_inverse + _MARGIN
         is_telling = (ratio <= 2 * _ONE) & (margin < 0.5 * _ONE)
@@ -95,6 +97,8 @@ def find_ratios(largest, small, halves, last, dtype_code, ratios, margins, most)
 @kernel
 def _contradicts(factor, ratio, margin, most):
     """Return 1 if a factor times a ratio is no integer, whatever the ratio's error is, else 0; all are uint16."""
+    # In 65536ths, and in 16 bits: what is left of the product is its distance above an integer, and its negative that
+    # below the next one. The lesser of the two, unsigned, is how far the product is from any integer.
     above = wrap(factor * ratio, factor)
     away = lesser(above, wrap(-above, above))
     return wrap(1, factor) if away > wrap(lesser(factor, most) * margin, factor) else wrap(0, factor)
@@ -118,6 +122,7 @@ def fitting_integers(integers, n_some, ratios, margins, most, allowed, scratch, 
     for i in range(len(integers)):
         lost[i] = 0
     for first in range(0, len(ratios), 4):
+        # Four ratios a turn, so that a pass over the factors reads and writes `lost` once for four.
         r0, r1, r2, r3 = U16(ratios[first]), U16(ratios[first + 1]), U16(ratios[first + 2]), U16(ratios[first + 3])
         m0, m1, m2, m3 = U16(margins[first]), U16(margins[first + 1]), U16(margins[first + 2]), U16(margins[first + 3])
         l0, l1, l2, l3 = U16(most[first]), U16(most[first + 1]), U16(most[first + 2]), U16(most[first + 3])
@@ -129,6 +134,8 @@ def fitting_integers(integers, n_some, ratios, margins, most, allowed, scratch, 
     for i in range(len(integers)):
         fits[i] = U8(1) if lost[i] <= U16(allowed) else U8(0)
     for first in range(0, n_some, 8):
+        # Eight flags at once: most factors are ruled out. What lies behind `n_some`, up to a multiple of LANES, is not
+        # asked.
         if load_u64(fits, first):
             for i in range(first, min(first + 8, n_some)):
                 numbers[n_found] = integers[i] - 1
@@ -154,6 +161,9 @@ def n_contradicting(factor, largest, small, halves, dtype_code):
     for j in range(len(small)):
         ratio = small[j] * of_factor
         margin = (halves[j] + small[j] / value * half) * least_of_factor + ratio * 2.0**-22
+        #     ratio       0 eeeeeeee mmm 1 mmmmmmm...
+        #     + half      . ........ ... 1 .......         half of the lowest bit that is kept
+        #     near        0 eeeeeeee MMM 0 0000000...      a significand of 4 bits, with the 1 that is not stored
         near = U32(U32(bits_of_float(np.float32(ratio)) + U32(HALF_SIGNIFICAND)) & U32(SIGNIFICAND))
         is_other = (ratio < 2.0**-22) | (abs(ratio - float_from_bits(near)) > margin)  # below, there is none
         n_lost += I64((small[j] < np.inf) & is_other)
@@ -173,6 +183,7 @@ def learn(known, n_met, integers, number):
         integers: uint16[MAX_KNOWN], result: one more than each that is known.
         number: The number.
     """
+    # Compacted in place: those that stay move down to place `left`; the number itself is taken out, to be put in again.
     most, left = n_met[number], 0
     for turn in range(known[0]):
         most = max(most, n_met[known[1 + turn]])
@@ -188,6 +199,7 @@ def learn(known, n_met, integers, number):
             for turn in range(rarest, left - 1):
                 known[1 + turn] = known[2 + turn]
             left -= 1
+    # Put in where it belongs, as insertion sort does: those above move up by one.
     if left < MAX_KNOWN and n_met[number] * _SHARE_MET >= most:
         at = left
         while at > 0 and known[at] > number:
@@ -195,6 +207,7 @@ def learn(known, n_met, integers, number):
             at -= 1
         known[1 + at] = number
         left += 1
+    # Built up once more: known[0] counts those that stay, so that each is held against the smaller ones that stay.
     known[0] = 0
     for turn in range(left):
         other, is_fine = known[1 + turn], False

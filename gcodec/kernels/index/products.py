@@ -52,6 +52,9 @@ def product_of(scale, factor, dtype_code):
     bits = bits_of_float(np.float32(scale * factor))
     bits = bits if U32(bits & U32(0x7FFFFFFF)) >= U32(TINY) else U32(bits & U32(SIGN))
     if dtype_code == BFLOAT16:
+        #     bits        s eeeeeeee mmmmmmL rrrrrrrrrrrrrrrr
+        #
+        # 0x7FFF + L is added: r above one half carries into L, and one half itself only where L is 1, to the even one.
         return U32(U32(bits + U32(U32(0x7FFF) + U32(U32(bits >> U32(16)) & U32(1)))) >> U32(16))
     if dtype_code == FLOAT16:
         return to_even_half(bits)

@@ -71,6 +71,9 @@ def shortest_between(low, high):
     if low + high < 2.0**-124 or low + high > 2.0**126:
         return U32(0)
     bits = bits_of_float(np.float32(0.5 * (low + high)))
+    #     float32       b3 b2 b1 b0
+    #     shift 16      b3 b2 00 00      two bytes are stored (docs/format.md section 10), rounded to the nearest
+    #     shift 8       b3 b2 b1 00      three
     for shift in range(16, 0, -8):
         short = U32(U32(bits + U32(1 << (shift - 1))) & U32(0xFFFFFFFF << shift))
         value = float_from_bits(short)

@@ -198,6 +198,11 @@ def _find_nearest(magnitudes, inverse, factors, numbers, nearest):
     elif factors.form == SIGNIFICANDS:
         for i in range(len(magnitudes)):
             bits = bits_of_float(np.float32(magnitudes[i] * inverse))
+            #     ratio       0 eeeeeeee mmm 1 mmmmmmm...
+            #     >> 20       0 eeeeeeee MMM                   rounded to 4 bits, as in guesses.n_contradicting
+            #
+            # This rises by 1 from one such number to the next, whatever its exponent. Less that of 2**-20, and 1 more,
+            # it is the number of the factor; that of 0 is 0.
             number = I32(U32(bits + U32(HALF_SIGNIFICAND)) >> U32(20)) - I32(_FIRST_SIGNIFICAND - 1)
             number = min(max(number, I32(0)), I32(factors.last))
             bits = U32(U32(number + I32(_FIRST_SIGNIFICAND - 1)) << U32(20))
@@ -209,6 +214,8 @@ def _find_nearest(magnitudes, inverse, factors, numbers, nearest):
         for k in range(factors.last):
             middle = np.float32(factors.middles[k])
             for i in range(len(magnitudes)):
+                # How many middles a ratio is beyond is the number of the nearest factor. A loop over values for each
+                # factor becomes vectors, which a search for each value would not.
                 numbers[i] += U16(np.float32(magnitudes[i] * inverse) > middle)
         for i in range(len(magnitudes)):
             nearest[i] = factors.values[numbers[i]]
@@ -238,7 +245,15 @@ def _meet(exact, nearest, below, above, limit, low, high, factors):
     if factors.form == INTEGERS:
         inverse, last = 2.0 / (low + high), np.float64(factors.last)
         for i in range(len(below)):
+            # A float64 of 1.5 * 2**52 has no bits below 1: the sum is rounded to an integer, which the difference
+            # leaves.
             factor = (exact[i] * inverse + _TO_INTEGER) - _TO_INTEGER
+            #     scales that make the value of this factor       least |-----------------| most
+            #     scales that are possible by now                           low |--------------| high
+            #     they fit if they overlap, and then leave                      |---------| lowest, highest
+            #
+            # Of all that fit, lowest is the largest lower bound and highest the smallest upper one: in any order, so as
+            # vectors.
             reciprocal = 1.0 / (factor if factor < last else last)  # of 0, it is infinite, and does not fit
             least, most = below[i] * reciprocal, above[i] * reciprocal
             is_met = (below[i] > 0) & (exact[i] <= limit)
@@ -291,10 +306,13 @@ def _narrow(search, n, largest, factor, factors):
         factors: All that the others may have.
     """
     allowed, n_met, n_lost = n // _SHARE_LOST, I64(0), I64(0)
+    # The value is factor * scale, rounded: what is rounded to it, divided by the factor, is where the scale may be.
     smallest, greatest = rounded_from(largest, factors.dtype_code)
     low, high = smallest / factor, greatest / factor
     # Of bfloat16, bounds are too wide to tell large factors from the next, until smaller ones have narrowed them.
     is_wide = factors.dtype_code == BFLOAT16 and factor >= _WIDE_FROM
+    # Turn 0 takes values up to half of this one: their factors are at most half of its, and lie farther apart in
+    # proportion.
     for turn in range(0 if is_wide else 1, 2):
         count = min(n, N_BOUNDED if turn else _N_BEFORE)
         limit, inverse = np.inf if turn else low * factor * 0.5, 2.0 / (low + high)
@@ -308,6 +326,8 @@ def _narrow(search, n, largest, factor, factors):
         search.work[0] += count
         if n_lost > (min(allowed, _LOST_AT_ONCE + n_met // _SHARE_LOST) if turn else allowed):
             return 0.0, 0.0
+        # Each fits the bounds, but not all fit one another: in turn, those that contradict the ones before are left
+        # out.
         if lowest > highest:
             _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
             n_lost, lowest, highest = _narrow_in_turn(magnitudes, nearest, below, above, low, high, allowed)
@@ -328,6 +348,8 @@ def _narrow_by_others(search, n, n_met, n_lost, low, high, factors):
         count = min(n - first, _AT_ONCE)
         magnitudes, numbers = subarray(search.magnitudes, first, count), subarray(search.numbers, first, count)
         nearest, bits = subarray(search.factors, first, count), subarray(search.bits, first, count)
+        # A product rises with the scale: what both ends of the bounds make of a factor, all scales between make, so a
+        # value that is equal to that narrows nothing. Most are, and none of them is looked at one by one.
         least, most, n_same = float_from(low), float_to(high), 0
         if least > most:
             return 0.0, 0.0
@@ -357,6 +379,7 @@ def _narrow_by_others(search, n, n_met, n_lost, low, high, factors):
 def _common_divisor(exact, below, above, low, high):
     """Return the greatest common divisor of the integers that values have between two bounds of a scale; of 32 bits,
     which are divided sooner."""
+    # Euclid's algorithm; the middle of the bounds tells the integers, of which those that contradict do not count.
     divisor, inverse = I32(0), 2.0 / (low + high)
     for i in range(len(exact)):
         number = I32(exact[i] * inverse + 0.5)
@@ -482,6 +505,7 @@ def _queue_all_left(search, n_largest):
     for k in range(n_largest):
         for i in range(search.n_left[k]):
             number, place = search.left[k * N_FACTORS + i], n_queued
+            # By the factor alone, so that of scales which fit the coarsest is found, whichever value it is found by.
             while place > 0 and search.queue[place - 1] % N_FACTORS > number:
                 search.queue[place] = search.queue[place - 1]
                 place -= 1
@@ -509,6 +533,7 @@ def _try_queued(search, n, n_queued, stage, n_largest, factors):
             n_first = min(n, N_BOUNDED)
             exact, below = subarray(search.exact, 0, n_first), subarray(search.below, 0, n_first)
             divisor = _common_divisor(exact, below, search.above, low, high)
+            # The factors have this divisor in common: a scale so many times as large has smaller ones.
             if divisor > 1 and (number + 1) % divisor == 0:
                 number, low, high = (number + 1) // divisor - 1, low * divisor, high * divisor
         bits = shortest_between(low, high) if high > 0 else U32(0)
@@ -741,6 +766,8 @@ def _match(values, scale, factors, search, matches):
     _read(values, 1, factors.dtype_code, bits, magnitudes)
     _find_nearest(magnitudes, np.float32(1.0 / np.float64(scale)), factors, numbers, nearest)
     for i in range(n):
+        # The law of section 10 has the last word, bit by bit: whatever was estimated before, a match decodes to this
+        # value.
         made = product_of(scale, nearest[i], factors.dtype_code)
         match = U16(U32(numbers[i] + 1) + U32(N_FACTORS if U32(values[i]) & sign_bit else 0))
         matches[i] = match if made == bits[i] else U16(NO_MATCH)

@@ -65,6 +65,8 @@ if HAS_AVX512:
             if bits == 32:
                 planes = deinterleave_bytes(words)
             else:
+                #     words       b1 b0 | b1 b0 | ...
+                #     plane 0     bytes 0, 2, 4 ... of both registers      plane 1     bytes 1, 3, 5 ...
                 low, high = (register.seen_as(8) for register in words)
                 planes = [low.pick(list(range(first, 128, 2)), high) for first in (0, 1)]
             for k, plane in enumerate(planes):
@@ -92,6 +94,7 @@ if HAS_AVX512:
         def generate(builder: Any, args: list[Any], at: Any) -> None:
             scale, places = splat(builder, args[2], 32, 16), [ir.Constant(INDEX, 64 * k) for k in range(4)]
             factors = [load(builder, builder.gep(at(0, 32), [place]), 32, 16) for place in places]
+            # A byte of all 64 products to a register; of types of 16 bits, two of the four are the value.
             planes = deinterleave_bytes([product(builder, lanes, scale) for lanes in factors])
             planes = planes[2:] if dtype_code == BFLOAT16 else planes[:2] if dtype_code == FLOAT16 else planes
             for k, plane in enumerate(planes):
@@ -166,6 +169,11 @@ if HAS_AVX512:
             n: Number of values.
             out: uintW, as many as there are indices; what is behind the first ``n`` may be overwritten.
         """
+        #     indices     0 ... 63 | 64 ... 127 | 128 ... n - 1
+        #     written     64       | 64         | 64, behind n, too, as long as all 64 places exist
+        #
+        # The places behind n are those of the caller's next values, which it writes later (docs/format.md section 10:
+        # segments follow one another).
         i, last = 0, len(out) - _GROUP
         if width_of(out) == 32:
             while i < n and i <= last:

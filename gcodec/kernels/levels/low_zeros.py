@@ -32,6 +32,8 @@ def _levels_of_group(typingctx: Any, values: Any, first: Any, masks: Any, ends: 
         total = slot_for(builder, constant(builder, [0] * _GROUP).value)
         with for_range(builder, args[4]) as k:
             mask, end = (load_lane(builder, place(masks, array, k), bits) for array in args[2:4])
+            # Masks grow with the level and ends fall, so the levels that are met are the first ones, and their number
+            # is the level: no search, and no branch that depends on a value.
             is_met = (group & mask).compare("==", 0) & magnitudes.compare("<", end)
             builder.store((Vector(builder, builder.load(total)) + is_met.to(8)).value, total)
         Vector(builder, builder.load(total)).store(place(levels, args[5], args[1]))

@@ -64,6 +64,7 @@ def _rounder(bits: int) -> Any:
         half, odd, max_magnitude = (low >> 1) & nearest, (unit & ~1) & nearest, unit ^ unit
         for k in range(0, 64, n):
             values = load(builder, builder.gep(at(0, bits), [_number(k * bits // 8)]), bits, n)
+            # As lanes of the values' width, which a permute takes: lane l of half, odd and low is level l's.
             level = load(builder, builder.gep(at(2, 8), [_number(k)]), 8, n).to(bits)
             magnitude = values & (sign_bit - 1)
             bumped = values + permute(half, level)
@@ -74,6 +75,7 @@ def _rounder(bits: int) -> Any:
             )
             max_magnitude = magnitude.compare(">", max_magnitude).choose(magnitude, max_magnitude)
         # A magnitude below this is finite, and so is what it is rounded to.
+        # (Half a unit is at most 2**22 of float32, 2**6 of bfloat16 and 2**9 of float16; infinity >> 5 is more.)
         limit = builder.sub(args[8], builder.lshr(args[8], _number(5)))
         large = max_magnitude.compare(">=", limit).number()
         with builder.if_then(builder.icmp_unsigned("!=", large, _number(0)), likely=False):

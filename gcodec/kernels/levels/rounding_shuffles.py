@@ -54,6 +54,9 @@ def _lows(builder: Any, tables: Any, levels: Vector, bits: int) -> Vector:
     if HAS_AVX2 and bits == 32:
         drops = shuffle(load_table(builder, _address(builder, tables, 64)), levels).to(32)
         return (((drops ^ drops) + 1) << drops) - 1
+    #     levels          2 0 1        bytes
+    #     table 0         7F 00 0F     lowest bytes of low, by level; table 1, 2, 3: the next ones
+    #     zipped          table 1 | table 0 -> 16 bits; table 3 | table 2 -> 16 bits; both -> 32 bits
     parts = [shuffle(load_table(builder, _address(builder, tables, 16 * k)), levels) for k in range(bits // 8)]
     while len(parts) > 1:
         parts = [zipped(*parts[k : k + 2]) for k in range(0, len(parts), 2)]
@@ -76,6 +79,8 @@ def _rounder(bits: int) -> Any:
             values = load(builder, _address(builder, at(0, bits), k * bits // 8), bits, LANES)
             low = _lows(builder, at(4, 8), load(builder, _address(builder, at(2, 8), k), 8, LANES), bits)
             magnitude, unit = values & (sign - 1), (low + 1) & odd
+            # A mask is -1 where it is set: to subtract it adds the 1 by which odd kept parts are bumped. `unit` has no
+            # sign bit: drops end below the head, so `above`, which is of signed numbers, tells what is not 0.
             bumped = values + ((low >> 1) & nearest) - (values & unit).above(0).widened(bits)
             result = (bumped & (low ^ -1)) & magnitude.above(max_pruned).widened(bits)
             result.store(_address(builder, at(6, bits), k * bits // 8))

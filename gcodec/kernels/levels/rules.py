@@ -58,6 +58,8 @@ def _level(u, n, thresholds):
         bits_of_float(np.float32(n if n > 0 else 0)),
         bits_of_float(np.float32(u)),
     )  # a NaN is not greater than 0
+    # Both are bits of numbers without a minus sign, so int32 holds them and their difference. A NaN of u, cleared of
+    # its sign, has larger bits than any number: the difference is negative, and the level 0.
     steps = np.int32(np.int32(np.int32(bits_of_n) - np.int32(bits_of_u & U32(0x7FFFFFFF))) >> np.int32(23))
     steps = np.int32(steps - before)
     steps = steps if steps > np.int32(0) else np.int32(0)
@@ -78,6 +80,7 @@ def linear(out, theta, grad, buf, k, thresholds):
         thresholds: What U is compared with.
     """
     for i in range(out.size):
+        # Decided when the kernel is compiled, where an argument is None: no branch is left in the loop.
         if buf is None:
             u, n = linear_terms(theta[i], grad[i], None, k)
         else:
@@ -168,6 +171,7 @@ def linear_of_many(out, grad, begin, table, constants, even, top):
     thresholds = Thresholds(NO_THRESHOLDS, even, top)
     for i in range(len(table)):
         row = table[i]
+        # `skip` is into the tensor's own arrays, which are given by addresses, `at` into the buffer's.
         skip, at, n = _part(row, begin, begin + len(grad))
         if n > 0:
             k = load_tuple(constants[row[WHICH]], N_LINEAR)

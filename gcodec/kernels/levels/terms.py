@@ -158,6 +158,8 @@ def passed(u, n, t):
 @kernel
 def _min_size(a, b):
     """Return the min of |x| over all x from a to b; it is not positive if 0 lies between, and NaN if b is."""
+    #     low ... high      2 ... 5      -5 ... -2      -1 ... 3
+    #     result            2             2             -1, as 0 lies between: no bound above 0
     low = a if a < b else b
     high = b if a < b else a
     return low if low > -high else -high
@@ -167,6 +169,7 @@ def _min_size(a, b):
 def _min_square(g, size, decay, sign, reach, margin, zero):
     """Return a lower bound of (sign * x + decay)**2 over all x within ``reach * size`` of g, allowing for rounding by
     ``margin``."""
+    # Rounding g moves sign * x + decay by reach * size at most: so much nearer to 0 it may come, and not beyond it.
     low = abs(sign * g + decay) - (reach * size + margin * abs(decay))
     low = zero if low < zero else low
     return low * low
@@ -176,6 +179,7 @@ def _min_square(g, size, decay, sign, reach, margin, zero):
 def _or_nothing(n, size, square, max_grad, max_past, zero):
     """Return n, or 0, which no threshold passes, where rounding may take the new square beyond the state's range; it
     would be infinite from then on. ``size`` is that of the gradient."""
+    # Both sides of `&` are computed, unlike those of `and`, which is a branch.
     in_range = (size <= max_grad) & (square <= max_past)
     return n if in_range else zero
 
@@ -232,6 +236,7 @@ def accumulator_terms(theta, g, square, b, k):
         v = v + new * _min_square(g, size, decay * theta, sign, reach, margin, zero)
     v = zero if abs(v) < floor else v
     d = math.sqrt(v) + eps
+    # N times D, without a division: theta * D - carry * b * D - drift * theta.
     x = theta
     parts = abs(x)
     if b is not None:
@@ -240,6 +245,7 @@ def accumulator_terms(theta, g, square, b, k):
         parts = parts + abs(y)
     x = x * d
     z = drift * theta
+    # What rounding may have added to the terms of N, and what momentum that counts as 0 may be, both times D as N is.
     error = margin * (parts * d + abs(z)) + lost * d
     n = _min_size(x, x - z) - error
     n = _or_nothing(n, a, square, max_grad, max_past, zero)
@@ -274,6 +280,8 @@ def adam_terms(theta, g, mean, square, max_square, k):
     if new != zero:
         v = v + new * _min_square(g, size, decay * theta, sign, reach, margin, zero)
     if max_square is not None:
+        # No comparison with a NaN holds, so the choice alone would lose one of max_square. 0 times it is a NaN, which
+        # the sum passes on, and so is 0 times an infinity; of all other numbers it is 0.
         v = (max_square if v < max_square else v) + zero * max_square
     v = zero if abs(v) < floor else v
     s = unbias * math.sqrt(v)

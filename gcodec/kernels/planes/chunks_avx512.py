@@ -216,6 +216,10 @@ def _generate_merge(builder: Any, args: list[Any], at: Any) -> None:
         [pairs.multiply_pairs(splat(builder, chunks.number(FACTORS + k), 16, 32)) for pairs in _unpack(first, second)]
         for k, (first, second) in enumerate((parts[:2], parts[2:]))
     )
+    #     upper     .... s mmmmmmm mmmm      bits 11 ... 0: sign, the mantissa's upper 7 bits, the 4 next
+    #     lower     .... mmmmmmmmmmmm        its lower 12 bits
+    #     high      s eeeeeeee mmmmmmm       bit 11 to 15 (<< 4); bits 10 ... 4 to 6 ... 0 (>> 4)
+    #     low       mmmm mmmmmmmmmmmm        << 12 leaves just the 4 bits of `upper` in 16
     for k, (upper, lower, exponent) in enumerate(zip(uppers, lowers, _unpack(head, zeros), strict=True)):
         low = (upper << 12) | lower
         high = ((upper << 4) & 0x8000) | (exponent.seen_as(16) << 7) | ((upper >> 4) & 0x7F)

@@ -130,6 +130,7 @@ def _generate_digits(builder: Any, args: list[Any], at: Any) -> None:
     """
     for k in range(0, GROUP, LANES):
         bits = load(builder, _address(builder, at(0, 32), 4 * k), 32, LANES)
+        # Bit 31, the sign, goes to bit 5 (>> 26), above the five bits that 23 mantissa bits leave of the first digit.
         upper = ((bits >> 18) & 0x1F) | ((bits >> 26) & 0x20)
         for q, digit in enumerate((upper, bits >> 12, bits >> 6, bits)):
             digit.to(8).store(_address(builder, at(2, 8), 64 * q + k))
@@ -222,6 +223,7 @@ def _generate_join(builder: Any, args: list[Any], at: Any) -> None:
         nonzero = symbols.compare("==", 0).widened(8) ^ -1
         head = (symbols + shuffle(heads, classes) + base) & nonzero
         sign = (digits[0] >> 5) & 1
+        # The sign goes to the top by itself: in the tail it would be bit 23, where the head begins.
         digits[0] = digits[0] & 31
         for half in range(2):
             top = zip_lanes(head, sign, half)

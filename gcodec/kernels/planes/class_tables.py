@@ -59,13 +59,20 @@ def _add_class(k, symbol, mark, shift, widths, n_planes, heads, tables):
     Returns:
         Whether each item lies within a digit, as far left in it as those of the plane's other classes.
     """
+    # Classes are found by how many of them end before a symbol (class_steps_shuffles.classes_64): for each but the
+    # last, its last symbol, in all 16 bytes, so that it is loaded as a vector. `^ 128` maps 0 ... 255 to -128 ... 127
+    # in order.
     if k:
         for i in range(16):
             tables[STARTS + 16 * (k - 1) + i] = U8((symbol - 1) ^ 128)
     if heads is not None:
+        # Relative heads of a level rise by 1 as its symbols do (docs/format.md section 5), so one difference does for
+        # all.
         tables[HEADS + k] = U8(heads[symbol] - symbol)
     for p in range(n_planes):
         if (mark >> p) & 1:
+            #     tail bit      23 ... 18   17 ... 12   11 ... 6   5 ... 0
+            #     digit         0           1           2          3        3 - low // 6; low % 6 bits below the item
             low = np.int64(shift[p, symbol])
             digit, left = 3 - low // 6, low % 6
             if low >= 24 or left + widths[p] > 6 or (tables[LEFT + p] != 255 and tables[LEFT + p] != left):
@@ -123,6 +130,8 @@ def find_classes(mark_of, shift, heads, widths, uniform, n_planes, tables):
         tables[i] = U8(0)
     for p in range(n_planes):
         tables[LEFT + p] = U8(255)
+    # A class begins where the mark changes. Two levels in a row never have the same mark here: of float32 a level drops
+    # at most 23 bits of 24, so levels with other drops keep other numbers of bits, and so other planes.
     k, last = 0, 0
     for symbol in range(256):
         mark = np.int64(mark_of[symbol])

@@ -94,6 +94,7 @@ def split_classes(values, stream_len, planes, scratch, out, at):
         if count_64(symbols, j, 255):  # rows of zeros have no items
             _split_64(values, i, symbols, j, planes.n, tables, layout, n_items)
     if whole < n:
+        # A step loads 64 values, which the array may not have; symbols behind its end are 0 and own no items.
         for i in range(whole, n):
             store_value(tables, 4 * (REST + i - whole), values[i])
         j = whole + whole // stream_len * STREAM_PAD
@@ -166,6 +167,8 @@ def _find_digits(j, n_planes, tables, layout, n_items):
         if tables[DIGIT + p] == NO_DIGIT:
             _expand(p, ITEMS, classes, j, tables, rows, items, n_items)
             left, part_of = np.int64(tables[LEFT + p]), np.int64(tables[PART_OF + p])
+            # Row 4 serves one plane after another: each but the last is moved to its digits before the next is expanded
+            # to it.
             if p < last and part_of == NO_DIGIT:
                 spread_64(rows, ITEMS, classes, j, tables, PARTS + 64 * p, rows, 0, left)
             elif p < last:
@@ -198,6 +201,7 @@ def merge_classes(data, at, stream_len, planes, scratch, out):
             _find_digits(j, planes.n, tables, layout, n_items)
             _join(out, i, symbols, j, np.int64(scratch.bases[s]), tables, layout)
         else:
+            # A group of zeros: 64 values of 4 bytes.
             _clear(out, 4 * i, 256)
     if whole < n:
         s = whole // stream_len

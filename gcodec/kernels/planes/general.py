@@ -44,6 +44,7 @@ def split_general(values, stream_len, float_bits, tables, planes, scratch, out, 
                 item = item_of(tail, shift[symbol], item_mask * owned)
                 window |= item << filled
                 filled += item_bits * owned
+                # At most 7 bits that wait and an item of 56: the window never holds more than 63.
                 store_u64(out, at, window)
                 at += np.int64(filled >> U64(3))
                 window = (window >> (filled & U64(56))) if filled < U64(64) else U64(0)  # no shift by 64 bits
@@ -79,6 +80,8 @@ def _merge_plane(data, at, p, stream_len, tables, planes, scratch, n):
         for i in range(min(stream_len, n - first)):
             symbol = symbols[place + i]
             owned = U64((mark_of[symbol] >> p) & 1)
+            # Up to 7 bits to skip and 56 of the item are within the 64 that one load brings; planes are not wider
+            # (section 4). Where the value owns none, the mask is 0 and the position stays.
             item = (load_u64(data, np.int64(position >> U64(3))) >> (position & U64(7))) & (item_mask * owned)
             tails[first + i] = with_item(tails[first + i], item, shift[symbol])
             position += item_bits * owned
@@ -115,6 +118,7 @@ def merge_without_planes(stream_len, float_bits, tables, scratch, out):
     for s in range((n + stream_len - 1) // stream_len):
         first, base = s * stream_len, np.int64(scratch.bases[s])
         if base != last:
+            # scratch.chunk serves as the table, uint8[256] at least: heads of one-byte types are bytes.
             value_of[0] = 0
             for symbol in range(1, 256):
                 value_of[symbol] = head_of_symbol(U64(tables.head_of[symbol]), U64(base), head_mask)

@@ -66,6 +66,7 @@ def _has_classes(tables, heads, planes, scratch):
 
     ``heads``: uint8[256], relative heads by symbol, or None to encode.
     """
+    # `shifted` is asked for its type alone, which is the values'; to decode it has no elements.
     if width_of(scratch.shifted) != 32:
         return False
     return find_classes(tables.mark_of, tables.shift, heads, planes.widths, planes.uniform, planes.n, scratch.chunk) > 0
@@ -108,6 +109,8 @@ def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items, n_shu
     for s in range((n + stream_len - 1) // stream_len):
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - s * stream_len)
+        # Vector steps take 64 symbols at a time, of which those behind the last value must own nothing. STREAM_PAD is
+        # 64, so that they lie before the next sub-stream.
         for i in range(count, (count + 63) & ~63):
             symbols[place + i] = 0
             if marks is not None:
@@ -124,6 +127,8 @@ def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items, n_shu
                 for i in range(0, count, 64):
                     n_items[p] += count_64(marks, place + i, 1 << p)
             else:
+                # In 32 bits, which a sub-stream of up to 4096 values cannot overflow: vectors of them have twice the
+                # lanes of int64.
                 row, total = subarray(symbols, place, count), U32(0)
                 for i in range(count):
                     total += U32((mark_of[row[i]] >> U8(p)) & U8(1))
@@ -140,6 +145,7 @@ def _count_whole(n, stream_len, scratch):
         for i in range(count, (count + 63) & ~63):
             symbols[place + i] = 0
         total += whole_tail.count_marked(symbols, place, count)
+    # One item of each plane for a value, so the second plane, if there is one, has as many.
     scratch.n_items[0] = total
     scratch.n_items[1] = total
 

@@ -90,6 +90,7 @@ def split_narrow(values, stream_len, tables, planes, scratch, out, at):
                 for i in range(0, count, 64):
                     look_up_64(tables.shift[p], 0, symbols, place + i, item_bytes, i)
                 for i in range(count):
+                    # In place: the shift of a value is replaced by its item.
                     item_bytes[i] = U8(item_of(U32(words[i]), item_bytes[i], 255))
             k = n_items[p]
             for i in range(0, count, 64):
@@ -135,6 +136,7 @@ def merge_narrow(data, at, stream_len, tables, planes, scratch, out):
                 for i in range(count):
                     words[i] = with_item(words[i], item_bytes[i], left)
             else:
+                # The second half of the scratch: the first has this plane's items.
                 shifts = subarray(item_bytes, stream_len + GROUP, stream_len + GROUP)
                 for i in range(0, count, 64):
                     look_up_64(tables.shift[p], 0, symbols, place + i, shifts, i)
@@ -172,9 +174,13 @@ def pack_bytes(items, n, width, out, at):
     Returns:
         The byte behind the plane.
     """
+    # So that spare bits of the last byte are zero (docs/format.md section 1), and what packing writes behind it, too.
     for k in range(n, n + 64):
         items[k] = 0
     for i in range(0, n, 64):
+        # 64 items of w bits are 8 * w bytes: each group begins at a byte of its own, whatever the width, and needs
+        # nothing of the one before. The last group is packed as a whole; its surplus goes to the margin or is
+        # overwritten.
         if width == 6:
             pack_6(items, i, out, at + (i >> 3) * 6)
         elif BY_CLASSES and width == 3:

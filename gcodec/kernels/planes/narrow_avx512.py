@@ -25,12 +25,16 @@ def _split_chunks(values, stream_len, tables, planes, scratch):
     """Cut float32 whose items are chunks of the tail; see :mod:`chunks_avx512`."""
     symbols, words, items, n_items = scratch.symbols, scratch.layout.words, scratch.layout.items, scratch.n_items
     n, chunks, mark_of = len(values), planes.chunks, tables.mark_of
+    # Sub-streams have 64 values or a multiple of it (docs/format.md section 4: stream_log2 is 6 at least), so that no
+    # group lies in two of them, and i // stream_len is the sub-stream of all 64.
     whole, row = n & ~63, items.shape[1]
     for i in range(0, whole, 64):
         j = i + i // stream_len * STREAM_PAD
         if count_64(symbols, j, 255):  # rows of zeros have no items
             split_chunks_32(values, i, items, row, n_items, 0, symbols, j, chunks, 0, mark_of, 0)
     if whole < n:
+        # The step loads 64 values, which the array may not have. What is left in the scratch behind these counts for
+        # nothing: symbols are 0 there, and own no items.
         for i in range(whole, n):
             words[i - whole] = values[i]
         j = whole + whole // stream_len * STREAM_PAD
@@ -89,6 +93,7 @@ def split_groups(values, stream_len, tables, planes, scratch):
         _split_chunks(values, stream_len, tables, planes, scratch)
         return
     n, symbols, words = len(values), scratch.symbols, scratch.layout.words
+    # Once for all groups: where items begin does not depend on values.
     picks_for(planes.uniform, scratch.layout.bytes)
     whole, value_bytes = n & ~63, width_of(values) // 8
     for i in range(0, whole, 64):

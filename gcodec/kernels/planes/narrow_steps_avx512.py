@@ -96,6 +96,8 @@ def _cut(builder: Any, args: list[Any], at: Any, plane: Any, tail: Vector, symbo
     item           ??iiiiii            cut to a byte
     """
     _, _, shared = _plane(builder, args, at, plane)
+    # A branch for 64 values, the same way for all groups of a frame: where all of a plane's items begin at one bit, a
+    # shift by one amount takes no look-up by symbol.
     slot = slot_for(builder, ir.Constant(ir.VectorType(ir.IntType(8), 64), None))
     with builder.if_else(builder.icmp_signed(">=", shared, _number(0))) as (uniform, varying):
         with uniform:

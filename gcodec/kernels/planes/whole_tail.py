@@ -80,6 +80,7 @@ def split_24(values, stream_len, scratch, out, at):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
+        # Only a block's last sub-stream may have another number of values: for it the loops below will do.
         if HAS_AVX512 and count & 63 == 0:
             for i in range(0, count, 64):
                 if count_64(symbols, place + i, 255):  # rows of zeros are as common as costly
@@ -98,6 +99,8 @@ def split_24(values, stream_len, scratch, out, at):
         for i in range(count):
             words[i] = tail_of(U32(stream[i]), 32, 24)
         number = count_marked(symbols, place, count)
+        # Groups of 16 may reach behind the last value: symbols are 0 there, and what packing writes too much, up to 48
+        # bytes, is written over next or goes to the margin.
         if number == count:  # no zeros, so that there are no gaps to close
             for i in range(0, count, 16):
                 pack_24(words, i, out, at + 3 * i)
@@ -128,6 +131,7 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
+        # One level, so the head is symbol + origin, modulo 256; escapes get theirs in decode.py.
         origin = np.int64(scratch.bases[s]) + first_head - 1  # head of symbol 0, if it had one
         if HAS_SSSE3 and count & 63 == 0:
             for i in range(0, count, 64):
@@ -144,6 +148,7 @@ def merge_24(data, at, stream_len, first_head, scratch, out):
         for i in range(0, number, 16):
             unpack_24(data, at + 3 * i, words, i)
         if number < count:
+            # Not in place: to expand writes ahead of where it reads, over items that have not been read.
             for i in range(number):
                 dense[i] = words[i]
             k = 0

@@ -30,6 +30,7 @@ def _generate_split_24(builder: Any, args: list[Any], at: Any) -> Any:
 
     Each register is stored where the items of the one before end: what lies behind them is overwritten.
     """
+    # The low three bytes of each word; what the last 16 bytes of the register hold does not matter.
     picks = [4 * (k // 3) + k % 3 for k in range(48)] + [63] * 16
     symbols, out, total = load(builder, at(2, 8), 8, 64), at(4, 8), ir.Constant(_INDEX, 0)
     for k in range(4):

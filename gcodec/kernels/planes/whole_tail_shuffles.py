@@ -63,6 +63,11 @@ class _Places:
             # Sixteen times the mask of four, which is where its shuffle lies.
             entry = builder.shl(self._mask, _number(4 - bit)) if bit < 4 else builder.lshr(self._mask, _number(bit - 4))
             entry = builder.and_(entry, _number(16 * _ALL))
+            #     mask       ... d c b a          of 64 values; bits `bit` ... `bit + 3` are this group's
+            #     entry      ... dcba 0000        16 bytes for each of 16 masks: where the shuffle lies in the table
+            #     items      set bits of the entry, which are those of the mask
+            #
+            # Each address depends on the counts before it alone, not on any load or store.
             addresses.append(self._plane)
             shuffles.append(load(builder, builder.gep(self._table, [entry]), 8, 16))
             items = call(builder, "llvm.ctpop.i64", INDEX, [entry])
@@ -127,6 +132,7 @@ def _merger(all_owned: bool) -> Any:
             tail = shuffle(packed, _joined(shuffles)).seen_as(32)
             symbols = load(builder, builder.gep(at(2, 8), [_number(4 * HALVES * k)]), 8, 4 * HALVES).to(32)
             value = join_values(symbols + args[6], tail)
+            # `symbol + origin` has given zeros a head, too: it is masked out again.
             if not all_owned:
                 value = value & (symbols.compare("==", 0).widened(32) ^ -1)
             value.store(builder.gep(at(4, 32), [_number(16 * HALVES * k)]))

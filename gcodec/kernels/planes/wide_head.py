@@ -72,6 +72,7 @@ def split_short(values, stream_len, tail_bits, scratch, out, at):
         first = s * stream_len
         place = s * (stream_len + STREAM_PAD)
         count = min(stream_len, n - first)
+        # Only a block's last sub-stream may have another number of values: for it the loops below will do.
         if HAS_AVX512 and count & 63 == 0:
             if tail_bits == 7:
                 for i in range(0, count, 64):
@@ -99,6 +100,8 @@ def merge_short(data, at, stream_len, tail_bits, first_head, scratch, out):
     :func:`whole_tail.merge_24`, and ``scratch.n_items`` is known."""
     symbols, items, tails, n = scratch.symbols, scratch.layout.items, scratch.layout.tails, len(out)
     _unpack(data, at, scratch.n_items[0], tail_bits, items)
+    # With one level, symbols 1, 2, 3 ... mean heads that follow one another, from base + first_head on: a head is the
+    # symbol plus `origin`. What this makes of escapes is put right by decode.py, whatever it is.
     k, head_mask = np.int64(0), (1 << (16 - tail_bits)) - 1
     for s in range((n + stream_len - 1) // stream_len):
         first = s * stream_len
@@ -163,6 +166,7 @@ def split_long(values, stream_len, tail_bits, scratch, out, at):
                     store_u16(out, at + 2 * k, U16(item_of(tail, low_bits, 0xFFFF)))
                     items[k] = U8(item_of(tail, 0, (1 << low_bits) - 1))
                     k += 1
+    # Plane 1 begins behind plane 0, and so not before it is known how many items that has: until then, bytes.
     return _pack(items, k, low_bits, out, at + 2 * k)
 
 

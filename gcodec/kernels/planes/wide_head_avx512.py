@@ -29,6 +29,7 @@ def _long_splitter(low_bits: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         values, mask = load(builder, at(0, 32), 32, 64), load(builder, at(2, 8), 8, 64).compare("!=", 0)
         tail = extract_tails(values, 15 + low_bits)
+        # 64 lanes of 16 bits are two registers: the second is stored where the items of the first end.
         upper, total = (tail >> low_bits).to(16), ir.Constant(_INDEX, 0)
         for k in range(2):
             half = mask.part(k, 32)

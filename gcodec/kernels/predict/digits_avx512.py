@@ -64,6 +64,8 @@ def _generate_merge(n_planes: int, builder: Any, args: list[Any], at: Any) -> No
         owned = _owned(marks, plane)
         place = _next_items(builder, at(6, 8), args[8], at(11, 64), plane, owned)
         item = move("expand", load(builder, place, 8, _GROUP), owned).to(width)
+        # The last plane comes last: only when all bytes are in place does the odd digit, where there is one, move them
+        # up by 4 bits (`odd` is 4 or 0) and go below them.
         word = (word << odd) | item if plane == n_planes - 1 else word | (item << 8 * plane)
     (word | (first << shift)).to(32).store(at(0, 32))
 

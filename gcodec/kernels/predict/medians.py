@@ -59,6 +59,7 @@ def _unit_row(values, n_columns, dtype_code, row, sums):
         row[i] = flush_tiny(as_float(values[i], dtype_code))
         size = abs(row[i])
         max_size = size if size > max_size or size != size else max_size  # a NaN stays: nothing is greater
+    # `not` of a comparison, so that a NaN, with which none holds, returns here, too.
     if not np.float32(1e-30) < max_size < np.float32(1e30):
         return 0
     factor = np.float32(np.float32(1) / max_size)  # first, so that no square of a small row vanishes
@@ -108,6 +109,8 @@ def median_row(values, dtype_code, n_rows, every, template, rows, ordered, sums)
                     target[i] = np.float32(row[i] * sign)
         if n:
             _sort(ordered, size, n_columns)
+            # The two in the middle, one and the same where n_taken is odd; the infinities lie behind all that are
+            # taken.
             low, high = ordered[(n_taken - 1) // 2], ordered[n_taken // 2]
             for i in range(n_columns):
                 template[i] = flush_tiny(np.float32(np.float32(low[i] + high[i]) * np.float32(0.5)))

@@ -36,6 +36,9 @@ def _to_half(bits):
                   s    00000 000001mmmm                 denormal: the mantissa with its leading 1, moved down further
     """
     magnitude = U32(bits & U32(0x7FFFFFFF))
+    # All three cases are computed and one is chosen, so that loops become vectors. `shift` is the s of docs/format.md
+    # section 8; of magnitudes that are no denormal float16 it wraps around, and what it leads to is not taken: amounts
+    # are cut to 5 bits, so that no shift is undefined.
     shift = U32(U32(126) - U32(magnitude >> U32(23)))
     normal = U32(U32(U32(magnitude - U32(0x38000000)) + U32(0x1000)) >> U32(13))
     bounded = U32(shift & U32(31))
@@ -70,6 +73,7 @@ def flush_tiny(value):
     """Return the float32, 0 where it depends on the processor's mode: where it is denormal, and where rounding may have
     made the smallest normal number of it, whose exponent field is 1."""
     bits = bits_of_float(value)
+    # 0x01000000 is the smallest number of exponent field 2.
     return float_from_bits(bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0))
 
 
@@ -95,6 +99,7 @@ def predict(scale, template, start, n, dtype_code, predictions):
     scale = flush_denormal(np.float32(scale))
     for i in range(n):
         bits = bits_of_float(np.float32(scale * flush_denormal(columns[i])))
+        # Less 2, as an unsigned number: 0 and 1 wrap around to the largest, so that one comparison finds 2 ... 254.
         exponent = U32(U32(bits >> U32(23)) & U32(255))
         # 2 ... 254: products below may have been flushed to zero, depending on the processor's mode; 255 is no number.
         predictions[i] = bits if U32(exponent - U32(2)) < U32(253) else U32(0)
@@ -136,6 +141,8 @@ def residuals(values, start, n, predictions, words):
     sign_bit, all_ones = U32(1 << (width - 1)), U32((1 << width) - 1)
     for i in range(n):
         value, prediction = _ordered(U32(part[i]), sign_bit, all_ones), _ordered(predictions[i], sign_bit, all_ones)
+        #     step        negative:  1xxx...      << 1, then all bits inverted: 2 |step| - 1
+        #                 positive:  0xxx...      << 1: 2 step                              cut to W bits
         step = U32(U32(value - prediction) & all_ones)
         words[i] = U32(U32(U32(step << U32(1)) ^ (all_ones if step & sign_bit else U32(0))) & all_ones)
 
@@ -176,8 +183,13 @@ def digits(words, n, symbols, at):
     result = subarray(symbols, at, n)
     for i in range(n):
         word = words[i]
+        # The place of the highest bit, over four: digits behind the first. `| 1` lets 0 count as a number of one digit,
+        # whose first digit is 0: the symbol 0.
         n_others = U32(U32(U32(31) - leading_zeros(U32(word | U32(1)))) >> U32(2))
         first = U32(word >> U32(n_others << U32(2)))
         result[i] = U8(U32(n_others * U32(15)) + first)
+        #     word            . . f e d c b a      five digits behind f: odd
+        #     >> 4 & FFFFFF   . . . f e d c b      bytes: ed, cb        the last digit goes to the top: a . . f e d c b
+        #     four, even      . . . f d c b a      bytes: dc, ba        not moved
         odd = U32(n_others & U32(1))
         words[i] = U32(U32(U32(word >> U32(odd << U32(2))) & U32(0xFFFFFF)) | U32(word << U32(28)))

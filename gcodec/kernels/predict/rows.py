@@ -90,6 +90,8 @@ def fit_block(values, n, template, column, dtype_code, scratch):
     done, row, squared_from, squared, squares = 0, 0, -1, -1, np.float32(0)
     while done < n:
         count = min(len(template) - column, n - done)
+        # Only the first row of a block and its last may be cut off by the block's ends (see above): each has a scale,
+        # too.
         part, columns = subarray(values, done, count), subarray(template, column, count)
         if column != squared_from or count != squared:  # whole rows have the same squares
             squared_from, squared, squares = column, count, dot(columns, columns, count, scratch.sums)
@@ -170,6 +172,8 @@ def residual_bits(counts, digit_bits):
 @kernel
 def _quick_row(n_values, n_columns, k):
     """Return where the row begins that is sampled as number ``k``: from the middle of the tensor on, and around."""
+    #     k               0      1  ...   7      8     9  ...   15
+    #     at sixteenths   8      9  ...  15      0     1  ...    7        of the tensor's rows
     return (k + QUICK_ROWS // 2) % QUICK_ROWS * (n_values // n_columns // QUICK_ROWS) * n_columns
 
 
@@ -191,6 +195,7 @@ def _count_quick_sample(values, n_columns, limit, sample):
     count, n_counted, has_template = min(n_columns, QUICK_COLUMNS), 0, False
     for k in range(QUICK_ROWS):
         row = subarray(values, _quick_row(len(values), n_columns, k), count)
+        # A row of zeros tells nothing of a template; what few values there are in a sparse one tells little.
         n_nonzero = 0
         for i in range(count):
             n_nonzero += row[i] != 0
@@ -257,6 +262,8 @@ def count_residual_sample(values, base, geometry, sample, template, scratch, cou
                 continue
             part = subarray(values, start, n)
             if not is_constant(part, n):
+                # A piece need not begin where a row does, nor end there: residuals_of_block fits each part of a row by
+                # itself.
                 column = (start - sample.origin) % max(len(template), 1)
                 base_part = subarray_if_any(base, start, n)
                 residuals_of_block(part, base_part, geometry.stream_len, template, column, sample.dtype_code, scratch)

@@ -80,6 +80,8 @@ def _over_row(builder: Any, n: Any, lanes: int, step: Callable[[Any, Any], None]
     """
     with for_range(builder, builder.udiv(n, _number(lanes))) as group:
         step(builder.mul(group, _number(lanes)), None)
+    # The last group ends with the row: no value behind it is read, and lanes that the loop has done already are masked
+    # out.
     rest = builder.urem(n, _number(lanes))
     with builder.if_then(builder.icmp_unsigned("!=", rest, _number(0))):
         step(builder.sub(n, _number(lanes)), builder.sub(_number(lanes), rest))
@@ -120,6 +122,8 @@ def _generate_products(form: int, builder: Any, args: list[Any], at: Any) -> Any
         builder.store(_flush_denormal(sums).value, slot)
 
     _over_row(builder, args[4], N_SUMS, add)
+    # Halves are added, always in this order and with 32 lanes, whatever the CPU's registers hold: float32 sums depend
+    # on the order, and the scale must not depend on the machine.
     total, n = Vector(builder, builder.load(slot)), N_SUMS
     while n > 1:
         n //= 2
@@ -153,8 +157,12 @@ def _generate_best_scale(builder: Any, args: list[Any], at: Any) -> Any:
 
     def count(place: Any, n_done: Any) -> None:
         word = load(builder, _at(builder, at(0, 16), 16, place), 16, LANES).to(32) << 16
+        # Values with an exponent field of 0 or 1, which do not count, become a NaN that is near to no product.
         word = (word & 0x7FFFFFFF).compare(">=", 0x01000000).choose(word, word.fill(0x7FFF0000))
         factor = _flush_denormal(load(builder, _at(builder, at(2, 32), 32, place), 32, LANES))
+        # product - value + 0x8000 < 0x10000, unsigned: the product lies below the value by half of bfloat16's last
+        # place at most, or above it by less, as section 8 rounds halves up in magnitude. One addition and one
+        # comparison for each scale.
         offset = word.fill(0x8000) - word
         for scale, slot in zip(scales, slots, strict=True):
             met = (_calculate("fmul", scale, factor) + offset).compare("<", 0x10000)

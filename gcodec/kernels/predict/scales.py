@@ -67,6 +67,10 @@ def _to_scale(value):
     depends on the processor's mode."""
     bits = bits_of_float(value)
     bits = bits if U32(bits & U32(0x7FFFFFFF)) >= U32(0x01000000) else U32(0)
+    #     bits        s eeeeeeee mmmmmmmmmmmmmmm rrrrrrrr      the lower 8 bits are not stored
+    #     0x80                                   10000000      half of their range is added, and they are cut off
+    #
+    # A carry that goes on into the exponent gives the next power of two, as it should.
     return U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00))
 
 

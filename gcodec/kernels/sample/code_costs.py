@@ -40,6 +40,8 @@ def entropy_fixed(histogram):
         if histogram[i]:
             total += U64(histogram[i])
             bits += U64(histogram[i]) * U64(log2_fixed(histogram[i]))
+    # Never negative, although logarithms are rounded down: log2_fixed does not fall, so that c * log2(c) is at most
+    # c * log2(total).
     return total * U64(log2_fixed(total)) - bits if total else U64(0)
 
 
@@ -53,6 +55,7 @@ def _cost_table(counts, cost):
     total = U64(0)
     for i in range(len(counts)):
         total += U64(counts[i]) * U64(8) + U64(1)
+    # log2(total / count): the length that an optimal code would give the bin, if lengths could be fractions.
     whole = log2_fixed(total)
     for i in range(len(counts)):
         cost[i] = whole - log2_fixed(U64(counts[i]) * U64(8) + U64(1))
@@ -135,6 +138,7 @@ def _cluster(histograms, max_clusters, table_cost, sums):
             spent = cost_of(subarray(histograms, b * n_bins, n_bins), subarray(cost, choice[b] * n_bins, n_bins))
             if spent > entropy[b] and spent - entropy[b] > excess:
                 worst, excess = b, spent - entropy[b]
+        # Even if every block had as much to gain as the worst one, a codebook more would not pay.
         if worst < 0 or excess * U64(n_blocks) < table_cost:
             break
         for i in range(n_bins):
@@ -267,6 +271,8 @@ def compare_references(by_block, by_stream, marked, head_bits):
         if marked is None or marked[b]:
             row = subarray(by_block, b * n_bins, n_bins)
             relative_row = subarray(by_stream, b * n_bins, n_bins)
+            # Bin 1 counts heads outside of the window: all are escapes, so their heads follow, and entropy alone is too
+            # little.
             plain += entropy_fixed(row) + U64(256 * head_bits) * U64(row[1])
             relative += entropy_fixed(relative_row) + U64(256 * head_bits) * U64(relative_row[1])
             counted = U64(0)

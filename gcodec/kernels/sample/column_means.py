@@ -50,6 +50,7 @@ def explained(total, number):
 
     With n integers x and any m, Σ x² - Σ (x - m)² = 2 m Σ x - n m². ``total``: Σ x; ``number``: n.
     """
+    # total / number, rounded to the nearest: floor(total / number + 1/2), also where the total is negative.
     mean = (2 * total + number) // max(2 * number, 1)
     return mean * (2 * total - number * mean)
 
@@ -76,6 +77,7 @@ def add_row(row, head_shift, head_mask, sums, numbers):
     column_sums, column_numbers = subarray(sums, 0, count), subarray(numbers, 0, count)
     mean, _ = mean_head(row, head_shift, head_mask)
     mean_32, total = I32(mean), U32(0)
+    # Two loops that do the same: in 32 bits, vectors have twice the lanes.
     if width_of(row) <= 32:
         for j in range(count):
             bits = U32(row[j])
@@ -118,6 +120,9 @@ def sum_columns(values, sample, head_shift, head_mask, row, sums, numbers):
         sums[j] = 0
         numbers[j] = 0
         copy[j] = 0
+    #     r            -ahead ...  -1        | 0          1              ...
+    #     fetched      row 0 ... ahead - 1   | row ahead  row ahead + 1  ...      as far as there are rows
+    #     added up                           | row 0      row 1          ...
     for r in range(-ahead, n_rows):
         if r + ahead < n_rows:
             fetch_values(values, (r + ahead) * step, count)

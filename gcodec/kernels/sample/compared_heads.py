@@ -144,6 +144,7 @@ def survey_heads(values, head_shift, head_mask, scratch):
 @inlined
 def mean_found(head_mask, fine_bits, found):
     """Return what :func:`means.reference_head` does of a sub-stream that has been surveyed."""
+    # A head of nine bits is 2 * byte + ninth bit, so the sum of heads is 2 * SUM + N_ODD, without another pass.
     total, number = found[SUM], U32(found[N_NONZERO])
     if head_mask > 255 and fine_bits == 0:
         return np.int64(mean_of(U32(2 * total + found[N_ODD]), number)), found[N_NONZERO]
@@ -166,6 +167,9 @@ def count_compared(n, head_mask, scratch, block_counts):
     """
     found, counts, n_zero = scratch.means, scratch.stream_counts, U32(n - scratch.means[N_NONZERO])
     # Eight at a time, so that few branches depend on how many there are.
+    #
+    #     heads       LEAST ........ GREATEST
+    #     counted     |--- eight ---|--- eight ---|       from `least`, which is lower where that would go beyond 255
     n_heads = (found[GREATEST] - found[LEAST] + EIGHT) & ~(EIGHT - 1)
     least = min(found[LEAST], 256 - n_heads)
     low, size = least, n_heads
@@ -176,6 +180,8 @@ def count_compared(n, head_mask, scratch, block_counts):
             _count_eight(scratch.heads, n, eight, EIGHT, n, head)
             pairs = subarray(counts, 2 * head, 2 * EIGHT)
             for k in range(EIGHT):
+                #     counted     bytes equal to h: eight[k]     odd bytes equal to h: eight[8 + k]
+                #     pairs       2 h: the difference            2 h + 1
                 pairs[2 * k] = eight[k] - eight[EIGHT + k]
                 pairs[2 * k + 1] = eight[EIGHT + k]
         if least <= _FLIPPED < least + n_heads:  # as the odd bytes of zeros are

@@ -111,6 +111,7 @@ def count_bins(values, levels, origin, spec, bins, counts, first):
         first: The first of these rows.
     """
     n, size = len(values), counts.shape[1]
+    # Bins first, in a loop that becomes one of vectors, and then the counting, which cannot.
     value_bins = subarray(bins, 0, n)
     a, b = subarray(counts, first * size, size), subarray(counts, (first + 1) * size, size)
     c, d = subarray(counts, (first + 2) * size, size), subarray(counts, (first + 3) * size, size)
@@ -156,6 +157,7 @@ def count_heads(values, head_shift, head_mask, bins, parts, stream_counts, block
     Returns:
         The min and the max head of values that are not zero.
     """
+    # Parts are of 16 bits, which cannot overflow: a sub-stream has 4096 values at most.
     n, counters, mask = len(values), subarray(bins, 0, len(values)), U32(head_mask)
     min_head, max_head, zero = mask, U32(0), head_mask + 1
     for i in range(n):
@@ -220,6 +222,9 @@ def add_rotated(head_counts, min_head, max_head, origin, spec, target):
         spec: See :class:`bundles.SampleSpec`.
         target: uint32[n_bins], added to.
     """
+    # As bin_of_head does it for one head: relative, as a number with sign from -half to half - 1, counted from the
+    # center. The other heads of the row follow in order, unless some of them lie beyond the window or wrap around from
+    # half - 1.
     half, size = (spec.head_mask + 1) >> 1, max_head - min_head + 1
     low = ((min_head - origin + half) & spec.head_mask) - half + spec.center
     if low >= 0 and low + size <= min(spec.window, spec.center + half):  # one row of bins, which does not wrap around
@@ -279,6 +284,8 @@ def place_of_piece(number, b, first, end, every, piece):
         every: One piece in so many is sampled.
         piece: Values of a piece.
     """
+    #     pieces      | every of them     | every of them     | ...      one of each, in turn number 0, 1 ...
+    #     taken           b % every           (b + 3) % every
     place = first + (number * every + (b + TURN * number) % every) * piece
     return first if number == 0 and place >= end else place  # in a last block that is shorter than where it would begin
 
@@ -287,6 +294,7 @@ def place_of_piece(number, b, first, end, every, piece):
 def fetch_next(values, number, b, first, end, spec):
     """Have the piece fetched that follows piece ``number`` of a block: pieces lie too far apart for the processor to
     guess. Arguments as of :func:`place_of_piece`."""
+    # Of the block's next piece, or, after the last, of the first piece of the next block that is sampled.
     ahead = place_of_piece(number + 1, b, first, end, spec.every, spec.piece)
     if ahead >= end:
         b += spec.step
@@ -393,6 +401,7 @@ def count_block_in_two_passes(values, levels, b, end, spec, columns, scratch, ta
                 and fill_columns(columns.spans, columns.heads, start, n, scratch.references)
                 and remove_columns(part, n, scratch.references, spec.head_shift, spec.head_mask, spec.infinity, shifted)
             )
+            # Turned values are kept for the second pass: where they were made, the next sub-stream's will be.
             if spec.fine_bits and not is_shifted[s]:
                 for i in range(n):
                     shifted[i] = part[i]
@@ -404,6 +413,7 @@ def count_block_in_two_passes(values, levels, b, end, spec, columns, scratch, ta
             n_nonzero += numbers[s]
             s += 1
     base = mean_base(total, n_nonzero, spec.fine_bits)
+    # Rows 0 to 3 are the parts of counts by block, rows 4 to 7 those by sub-stream.
     used = subarray(counts, 0, BOTH * len(target.by_stream if spec.by_stream else target.by_block))
     for i in range(len(used)):
         used[i] = U32(0)

@@ -23,6 +23,11 @@ from .count import PART, add_rotated, count_heads, fetch_next, n_pieces, place_o
 def _add_pairs(wide_counts, low, high, stream_counts, block_counts):
     """Turn counts of wide heads ``low ... high`` of a sub-stream into counts of usual ones, and add these to their
     block's. Counts just outside of the range are set to 0."""
+    #     wide        ... | low - 1   low | ... | high   high + 1 | ...      low odd, high even
+    #                       0                            0
+    #
+    # Pairs at both ends may reach beyond what was counted. The two counters there may hold counts of an earlier
+    # sub-stream: count_heads and count_compared leave them as they were.
     if low & 1:
         wide_counts[low - 1] = U32(0)
     if not high & 1:
@@ -83,6 +88,7 @@ def _count_block(values, b, end, narrow, wide, scratch, streams, blocks):
             else:
                 low, high = count_heads(part, wide.head_shift, wide.head_mask, bins, parts, wide_counts, blocks[1])
             _add_pairs(wide_counts, low, high, narrow_counts, blocks[0])
+            # Zeros are counted behind the last head, of which there are half as many here.
             narrow_counts[narrow_zero] = wide_counts[wide_zero]
             blocks[0][narrow_zero] += wide_counts[wide_zero]
             add_rotated(narrow_counts, low >> 1, high >> 1, mean, narrow, streams[0])

@@ -79,6 +79,7 @@ def count_some(values, step, compared, some, counts):
             seen[k] = values[place]
             place += step
             place -= n if place >= n else 0
+    # The values were gathered first: here they lie side by side, and no count has a branch.
     infinity, minus_zero, short, very_short = compared[0], compared[1], compared[2], compared[3]
     first, merged, none = seen[0], seen[0], seen[0] ^ seen[0]
     n_zero, n_minus_zero, n_special, n_short, n_very_short, n_like_first = 0, 0, 0, 0, 0, 0

@@ -54,6 +54,8 @@ def _pick_pairs(words, limit, picked, n_picked):
     """
     for run in range((len(words) - 1) // _RUN):
         first, following = subarray(words, run * _RUN, _RUN), subarray(words, run * _RUN + 1, _RUN)
+        # Most runs have no pair to pick: the least of 64 hashes, found by vectors, says so, and only others are looked
+        # through.
         if _least_hash(first, following) < limit:
             for i in range(_RUN):
                 pair = U64(first[i]) << U64(32) | U64(following[i])

@@ -42,6 +42,8 @@ __device__ __forceinline__ void count_block(const CountArguments<V> &a, CountSha
 #pragma unroll
         for (u32 k = 0; k < LANE_VALUES; k++)
             heads += head_of(values[k], (const V *)0) + (values[k] ? 1u << 20 : 0);   // and how many are not zero
+        //     bits        31 ... 20       19 ... 0
+        //     heads       how many        the sum of heads, at most 256 * 255: it does not reach the count
         heads = sum_of_warp(heads);
         u32 number = heads >> 20, mean = (heads & 0xFFFFF) / (number ? number : 1);
         u32 begin = s * STREAM_VALUES + lane * LANE_VALUES;

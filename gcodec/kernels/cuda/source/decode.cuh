@@ -108,6 +108,8 @@ struct StreamBits {
     u32 last;
 
     __device__ __forceinline__ u32 at(u32 bit) const {
+        // Codes are not trusted: a thread that runs past the words there are reads the last ones again, and its
+        // sub-stream fails.
         u32 i = least(bit >> 5, last);
         return __funnelshift_r(words[i], words[i + 1], bit);
     }
@@ -190,6 +192,8 @@ __device__ __forceinline__ Decoded decode_stream(StreamBits bits, u32 bit, u32 c
         u32 c = lookup[window & (TABLE_SIZE - 1)];
         u32 d = lookup[window >> (c >> 8) & (TABLE_SIZE - 1)];
         bit += (c >> 8) + (d >> 8);
+        // The lowest bytes of four entries, which are their symbols: __byte_perm picks bytes by digits, 0 ... 3 of its
+        // first number, 4 ... 7 of its second, so 0x40 makes `. . b a` and 0x5410 `d c b a` of two such.
         u32 four = __byte_perm(__byte_perm(a, b, 0x40), __byte_perm(c, d, 0x40), 0x5410);
         if (has_escape(four)) {
             Slow slow = decode_slowly(bits, lookup, first, 4, head_bits, heads + i);
@@ -255,6 +259,7 @@ __device__ __forceinline__ Status decode_symbols(const Block<V> &block, const Fi
     }
     Decoded found;
     if (staged) {
+        // Bits of the stage count from the word in which the sub-streams begin.
         u32 origin = f.streams_at >> 2 << 5;
         found = decode_stream<V>({shared.stage, STAGE_WORDS}, begin * 8 - origin, count, head_bits, table, row,
                                  heads);
@@ -311,6 +316,8 @@ __device__ __noinline__ u32 with_escapes(const V *out, u32 four, u32 heads) {
 
 // Add the bytes of two words, each byte for itself.
 __device__ __forceinline__ u32 add_bytes(u32 a, u32 b) {
+    //     a, b           7 low bits of each byte are added: a sum of 0xFE at most stays in its byte
+    //     ^ a ^ b        bit 7 is the sum of three bits, a's, b's and the carry, of which the first two are added here
     return ((a & 0x7F7F7F7Fu) + (b & 0x7F7F7F7Fu)) ^ ((a ^ b) & 0x80808080u);
 }
 

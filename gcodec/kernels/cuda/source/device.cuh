@@ -56,6 +56,9 @@ __device__ __forceinline__ u32 ceil_bytes(u32 bits) { return (bits + 7) >> 3; }
 
 // Return bit 7 of each byte of four that is not zero.
 __device__ __forceinline__ u32 nonzero_bytes(u32 four) {
+    //     byte           v vvvvvvv
+    //     low seven      0 vvvvvvv + 0 1111111      bit 7 is set unless they are 0; at most 0xFE, so nothing carries
+    //     | four         bit 7 of the byte itself
     return (((four & 0x7F7F7F7Fu) + 0x7F7F7F7Fu) | four) & 0x80808080u;
 }
 

@@ -111,6 +111,7 @@ struct Source {
     }
     // Add a number of at most 16 bits, likewise.
     __device__ __forceinline__ u64 add_number(u32 bit, u32 number) const {
+        // At most 16 bits from bit 31 on: they end in the next word, which is touched only if they get there.
         u64 both = (u64)number << (bit & 31);
         u64 sum = add(bit >> 5, (u32)both);
         if (both >> 32) sum += add((bit >> 5) + 1, (u32)(both >> 32));
@@ -243,6 +244,11 @@ __device__ __forceinline__ void clear_streams(const Source<V> &source, const Pla
 
 // Put the bits of four values, at most 96 of them, into a window of words; they begin at bit `bit`.
 __device__ __forceinline__ void put_bits(u32 *window, u32 n_words, u32 bit, uint3 bits) {
+    // A funnel shift by bit mod 32 gives each word the lower bits of its own 32 and the upper ones of those before.
+    // atomicOr, as neighboring lanes have bits in the same word.
+    //
+    //     bits          z z z z y y y y x x x x           96, lowest right
+    //     words         ...z | zzzy | yyyx | xxx.         four, moved up by bit mod 32
     u32 *at = window + (bit >> 5);
     CHECK((bit >> 5) + 3 < n_words);
     atomicOr(at, __funnelshift_l(0, bits.x, bit));

@@ -24,6 +24,8 @@ struct Four {
 //     digit      7  6  5  4  3  2  1  0
 //     plane      7  3  6  2  5  1  4  0
 __device__ __forceinline__ u32 spread(u32 mark) {
+    // The factor is 1 + 2^7 + 2^14 + 2^21: bit k of four goes to k, k + 7, k + 14 and k + 21, no two of which are the
+    // same place, so nothing carries. Of these, 8 k is one, and the mask keeps it: bit 0, 1, 2, 3 to 0, 8, 16, 24.
     u32 low = (mark & 15) * 0x00204081u & 0x01010101u, high = (mark >> 4) * 0x00204081u & 0x01010101u;
     return low | high << 4;
 }
@@ -33,6 +35,9 @@ __device__ __forceinline__ u32 digit_of(u32 digits, u32 plane) { return digits >
 
 // Count the bits of each digit: those of planes 0 to 3 a byte each in `low`, of planes 4 to 7 in `high`.
 __device__ __forceinline__ void count_owned(u32 owned, u32 &low, u32 &high) {
+    //     digit          d c b a
+    //     pairs          d + c | b + a        two bits each: of x bits, x - (x >> 1) is how many are set
+    //     numbers        d + c + b + a        0 ... 4, in the digit's place
     u32 pairs = owned - (owned >> 1 & 0x55555555u), numbers = (pairs & 0x33333333u) + (pairs >> 2 & 0x33333333u);
     low = numbers & 0x0F0F0F0Fu;
     high = numbers >> 4 & 0x0F0F0F0Fu;
