@@ -161,7 +161,8 @@ def encode_blocks(coding, rounded, begin, end, scratch, out, at):
     for b in range(begin, end):
         start = b * geometry.block
         n = min(geometry.block, geometry.n_values - start)
-        block_values, following = subarray(values, start, n), subarray(values, start + n, n)
+        n_following = min(n, geometry.n_values - start - n)  # none after the last block
+        block_values, following = subarray(values, start, n), subarray(values, start + n, n_following)
         block_levels = subarray_if_any(coding.levels, start, n)
         if not are_levels(block_levels, coding.rounding.n_levels):
             return -1

@@ -257,7 +257,8 @@ def encode_predicted(values, b, coding, scratch, out, at):
     none = np.int64(0)
     # run_symbol is 0, too: sub-streams in which all is as predicted are left empty.
     code = PrefixEncoder(coding.tables[c], U32(0), none, none, none, none)  # residuals have no escape
-    following = NextValues(subarray(coding.values, start + n, n), np.int64(64))
+    n_following = min(n, len(coding.values) - start - n)  # none after the last block
+    following = NextValues(subarray(coding.values, start + n, n_following), np.int64(64))
     end = encode_streams(values, stream_len, code, following, encode_buffers(scratch), out, streams_at)
     if end >= 0:
         min_bytes, length_width = min_and_width(scratch.stream_bytes, n_streams)

@@ -343,7 +343,7 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
         code: The :class:`PrefixEncoder`.
         following: :class:`NextValues`.
         buffers: :class:`EncodeBuffers`, with the symbols of the block.
-        out: uint8, with room for ``n * 23 / 8 + 8`` bytes at ``at``.
+        out: uint8, with room for ``n * 24 / 8 + 8`` bytes at ``at``: 12 bits of an escape, and 12 of a head.
         at: Where to write.
 
     Returns:

@@ -47,7 +47,7 @@ def split_general(values, stream_len, float_bits, tables, planes, scratch, out, 
                 # At most 7 bits that wait and an item of 56: the window never holds more than 63.
                 store_u64(out, at, window)
                 at += np.int64(filled >> U64(3))
-                window = (window >> (filled & U64(56))) if filled < U64(64) else U64(0)  # no shift by 64 bits
+                window >>= filled & U64(56)
                 filled &= U64(7)
         at += filled > 0
     return at
