@@ -31,8 +31,9 @@ class Placement:
         self.map_location: Any = move or device or "cpu"
         self._moved: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # with their sources, which live on
 
-    def __call__(self, value: Any) -> Any:
-        """Return a tensor that was read, on the device."""
+    def __call__(self, value: Any, is_alone: bool = False) -> Any:
+        """Return a tensor that was read, on the device; of one that shares its memory with no other, the memory where
+        it was is free afterwards."""
         if self._move is not None and is_torch(value):
             return self._moved_by(self._move, value)
         if self.device is None or not is_torch(value) or value.device == self.device:
@@ -43,11 +44,13 @@ class Placement:
         memory = storage.data_ptr(), storage.nbytes()
         if not memory[1]:
             return value.to(self.device)
-        if memory not in self._moved:
+        moved = self._moved.get(memory)
+        if moved is None:
             flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-            self._moved[memory] = flat, flat.to(self.device)
-        whole = self._moved[memory][1].view(value.dtype)
-        return whole.as_strided(value.shape, value.stride(), value.storage_offset())
+            moved = flat, flat.to(self.device)
+            if not is_alone:
+                self._moved[memory] = moved
+        return moved[1].view(value.dtype).as_strided(value.shape, value.stride(), value.storage_offset())
 
     def _moved_by(self, move: Callable[[Any, str], Any], value: Any) -> Any:
         """Return a tensor on the storage that the caller's function returns for its own."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, BinaryIO
 from weakref import ref
@@ -147,7 +147,7 @@ def load_file(
 
     Returns:
         Name to array. Tensors that shared memory, as tied weights do, share it again. Where many are read, those of up
-        to 1 MiB are pieces of larger memory, of up to 4 MiB, which stays while any of them does: name the few that you
+        to 8 MiB are pieces of larger memory, of up to 32 MiB, which stays while any of them does: name the few that you
         want, or copy those that you keep for longer than the others.
 
     Raises:
@@ -166,33 +166,35 @@ def load_file(
         wanted = [names] if isinstance(names, str) else names
         found = TensorNames(archive)
         tensors = found.all() if wanted is None else found.matching(wanted)
-        return {name: place(value) for name, value in _read_all(archive, tensors, like, max_output_bytes)}
+        with closing(_read_all(archive, tensors, like, max_output_bytes)) as arrays:
+            return {name: place(value, is_alone) for name, value, is_alone in arrays}
 
 
 def _read_all(
     archive: ArchiveReader, wanted: Mapping[str, NamedTensor], like: str | None, max_output_bytes: int | None
-) -> Iterator[tuple[str, Any]]:
-    segments = {(entry.path, view.segment): entry.segments[view.segment] for entry, view, _ in wanted.values()}
-    total = sum(segment.bytes for segment in segments.values())
+) -> Generator[tuple[str, Any, bool], None, None]:
+    """Yield names and arrays, and whether an array shares its memory with no other."""
+    places = {name: (entry.path, view.segment) for name, (entry, view, _) in wanted.items()}
+    first: dict[tuple[str, int], tuple[FileEntry, TensorView]] = {}  # of the tensors on each segment
+    for name, (entry, view, _) in wanted.items():
+        first.setdefault(places[name], (entry, view))
+    total = sum(entry.segments[view.segment].bytes for entry, view in first.values())
     if max_output_bytes is not None and total > max_output_bytes:
         raise LimitExceeded(f"{archive.name}: {total} bytes of tensors are above the limit of {max_output_bytes}")
-    first: dict[tuple[str, int], tuple[FileEntry, TensorView]] = {}  # of the tensors on each segment
-    for entry, view, _ in wanted.values():
-        first.setdefault((entry.path, view.segment), (entry, view))
-    data: dict[tuple[str, int], Bytes] = dict(zip(first, archive.segments_bytes(list(first.values())), strict=True))
-    n_read: Counter[tuple[str, int]] = Counter((entry.path, view.segment) for entry, view, _ in wanted.values())
-    most = {key for key, n in n_read.items() if 2 * n > len(first[key][0].views[key[1]])}
-    for name, (entry, view, kind) in wanted.items():
-        yield (
-            name,
-            archive.array(
-                entry,
-                view,
-                data[entry.path, view.segment],
-                like=like or kind,
-                with_others=(entry.path, view.segment) in most,
-            ),
-        )
+    n_left: Counter[tuple[str, int]] = Counter(places.values())
+    most = {key for key, n in n_left.items() if 2 * n > len(first[key][0].views[key[1]])}
+    data: dict[tuple[str, int], Bytes] = {}  # as long as a tensor of the segment is still to come
+    with closing(archive.segments_bytes(list(first.values()))) as segments:
+        ahead = zip(first, segments, strict=False)
+        for name, (entry, view, kind) in wanted.items():
+            place = places[name]
+            while place not in data:
+                found, data[found] = next(ahead)
+            array = archive.array(entry, view, data[place], like=like or kind, with_others=place in most)
+            n_left[place] -= 1
+            if not n_left[place]:
+                del data[place]
+            yield name, array, view.segment in entry.groups or len(entry.views[view.segment]) == 1
 
 
 def plan_tensors(

@@ -187,7 +187,7 @@ class TensorFile:
         places, placed = [self._names.find(name)[:2] for name in names], Placement(self._device)
         with closing(self._archive.arrays(places, "torch")) as values:
             for value in values:
-                yield placed(value)
+                yield placed(value, is_alone=True)
 
     def rows(self, place: NamedTensor, start: int, stop: int) -> Any:
         """Return rows of a tensor, and read no more than the parts of the archive that hold them.

@@ -225,17 +225,18 @@ class ArchiveReader:
         segments = [self._segment(entry, tensor.segment, tensor.name) for entry, tensor in wanted]
         taken = [cache(partial(_room_of, segment, rooms)) for segment in segments]
         parts = self._parts_of([segment._replace(room=room) for segment, room in zip(segments, taken, strict=True)])
-        for segment, room in zip(segments, taken, strict=True):
+        for number, (segment, room) in enumerate(zip(segments, taken, strict=True)):
             data, at = room(), 0
             for part in islice(parts, len(segment.blob.chunks)):
                 if not np.may_share_memory(part, data):  # frames were decoded there
                     data[at : at + part.size] = part
                 at += part.size
+            if number == len(segments) - 1:
+                for _ in parts:  # the hash of a last segment without chunks is checked
+                    pass
             room.cache_clear()  # the memory is the caller's from here on
             yield data
             del data
-        for _ in parts:  # the hash of a last segment without chunks is checked
-            pass
 
     def arrays(self, wanted: Sequence[tuple[FileEntry, TensorView]], like: str) -> Generator[Any, None, None]:
         """Yield tensors, while threads decode those that follow. A group of small ones is decoded once for those of it

@@ -207,22 +207,24 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
     is_torch_file = entry.format == "torch" and wanted.like is None
     if wanted.names is None or is_torch_file:
         _check_limit(archive, entry.size, limit)
-    data: dict[int, Bytes] = {}
+    data: dict[int, Bytes] = {}  # by segment, as long as one of its tensors is still to come
+    n_wanted, n_read = Counter[int](), Counter[int]()  # tensors of segments
     ahead: Iterator[tuple[int, Bytes]] = iter(())
 
     def read(name: str, kind: str) -> Any:
         if name not in views:
             raise Corruption(f"the structure of the state is malformed: the file lacks the tensor {name!r}")
         view = views[name]
-        found = data.get(view.segment)
-        while found is None:
+        while view.segment not in data:
             number, part = next(ahead, (view.segment, None))
-            part = archive.segment_bytes(entry, view) if part is None else part
-            if wanted.held is None or _is_shared(entry, view):
-                data[number] = part
-            found = part if number == view.segment else None
+            data[number] = archive.segment_bytes(entry, view) if part is None else part
+        found = data[view.segment]
+        n_read[view.segment] += 1
+        if n_read[view.segment] >= n_wanted[view.segment] and not (wanted.held and _is_shared(entry, view)):
+            del data[view.segment]
+        is_alone = view.segment in entry.groups or (n_wanted[view.segment] <= 1 and not _is_shared(entry, view))
         like = "numpy" if kind == "text" else wanted.like or kind
-        return wanted.place(archive.array(entry, view, found, like=like))
+        return wanted.place(archive.array(entry, view, found, like=like), is_alone)
 
     def rebuilt(parsed: ParsedStructure) -> Any:
         node, size = parsed.state, entry.size
@@ -242,6 +244,7 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
             view = views.get(next(iter(leaf.values())))
             if view is not None:
                 first.setdefault(view.segment, view)
+                n_wanted[view.segment] += 1
         with closing(archive.segments_bytes([(entry, view) for view in first.values()])) as coming:
             ahead = zip(first, coming, strict=False)  # which may be given up before all are read
             return Rebuilder(parsed, read, most, wanted.known).value(node, 0)

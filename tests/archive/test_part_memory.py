@@ -205,3 +205,17 @@ def test_tensors_that_were_read_leave_memory_while_others_are_read(tmp_path):
         finally:
             tracemalloc.stop()
     assert peak < 120 << 20  # of 240 MiB in all
+
+
+@pytest.mark.parametrize("load", [gcodec.load, gcodec.load_file])
+def test_tensors_that_go_to_a_device_leave_no_copy_in_host_memory(load, tmp_path):
+    torch = pytest.importorskip("torch")
+    gcodec.save({str(number): torch.full((1 << 20,), float(number)) for number in range(60)}, tmp_path / "x.gc")
+    tracemalloc.start()
+    try:
+        state = load(tmp_path / "x.gc", device="meta", threads=2)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sum(tensor.is_meta for tensor in state.values()) >= 60
+    assert peak < 120 << 20  # of 240 MiB in all
