@@ -137,7 +137,7 @@ class DeltaConstants(NamedTuple):
 
     @property
     def carry(self) -> float:
-        """What momentum adds to the parameter: there is none."""
+        """Momentum adds nothing to the parameter."""
         return 0.0
 
 
