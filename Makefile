@@ -127,6 +127,7 @@ experiments: $(VENV)/.installed ## the papers' experiments on small models, 40 m
 	@$(BIN)/python -m bench.experiments.gradzip $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.lgreco $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.experiments.accuracy $(EXPERIMENT_ARGS)
+	@$(BIN)/python -m bench.experiments.outer $(EXPERIMENT_ARGS)
 	@$(BIN)/python -m bench.pictures
 	@$(BIN)/python -m bench.report
 

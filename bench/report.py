@@ -20,7 +20,7 @@ from pathlib import Path
 from bench import array_tables, codec_tables, contests, costs, front_page, sections, targets
 from bench.cluster import drops, fsdp, layerwise, scaling
 from bench.cluster import tables as cluster
-from bench.experiments import accuracy, gcomp, gcomp_drops, gradzip, gravac_bits, gravac_tables
+from bench.experiments import accuracy, gcomp, gcomp_drops, gradzip, gravac_bits, gravac_tables, outer
 from bench.experiments.lgreco import sections as lgreco
 from bench.markdown import filled, markdown, rounded, signed, source
 from gcodec.benchmark.csv_tables import read_table
@@ -265,6 +265,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "controllers-table": (contests.controllers_table, "controllers.csv"),
     cluster.PLACE: (cluster.section, cluster.MAIN_FILE),
     **accuracy.PLACES,
+    **outer.PLACES,
     **gcomp.PLACES,
     **gcomp_drops.PLACES,
     **gravac_tables.PLACES,

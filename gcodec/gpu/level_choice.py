@@ -14,7 +14,7 @@ from ..kernels.cuda import level_tables as columns
 from ..kernels.cuda import native
 from ..kernels.cuda.launch_tables import MAX_BLOCK_LOG2
 from ..kernels.cuda.level_tables import THRESHOLDS, FloatKinds, RuleArrays
-from ..truncation.evaluate import ACCUMULATOR, ADAM, LINEAR, Policy, float32_terms
+from ..truncation.evaluate import ACCUMULATOR, ADAM, DELTA, LINEAR, PEAK, Policy, float32_terms
 from ..truncation.optimizers import OptimizerView, arrays_of, check_shapes, counted, formula_for, held_by, hyper_from
 from .gpu_memory import Memory
 
@@ -27,6 +27,8 @@ _KERNELS = {
     LINEAR: native.LINEAR_CHOOSER,
     ACCUMULATOR: native.ACCUMULATOR_CHOOSER,
     ADAM: native.ADAM_CHOOSER,
+    DELTA: native.DELTA_CHOOSER,
+    PEAK: native.PEAK_CHOOSER,
 }
 _ROLES = 5  #: gradient, parameter, three of state
 

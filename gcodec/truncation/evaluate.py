@@ -28,13 +28,17 @@ from ..kernels.levels.rules import NO_THRESHOLDS, PASS, UNEVEN, UNIT, Thresholds
 from ..kernels.levels.terms import (
     N_ACCUMULATOR,
     N_ADAM,
+    N_DELTA,
     N_LINEAR,
     N_MARGIN,
+    N_PEAK,
     U_MARGIN,
     AccumulatorConstants,
     AdamConstants,
+    DeltaConstants,
     Limits,
     LinearConstants,
+    PeakConstants,
 )
 from ..kernels.levels.widening import widen_bfloat16, widen_half
 from ..memory import Borrowed
@@ -46,7 +50,7 @@ _FAINT = 2.0**-20  #: of the smallest number in that range: what momentum adds t
 _MAX_SQUARE = {"float16": 65504.0, "float64": 2.0**1023}
 _PIECE = 1 << 14  #: values that are widened at a time
 
-Constants = LinearConstants | AccumulatorConstants | AdamConstants
+Constants = LinearConstants | AccumulatorConstants | AdamConstants | DeltaConstants | PeakConstants
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,8 @@ class RuleKernel(NamedTuple):
 LINEAR = RuleKernel(Specialized(kernels.linear), kernels.linear_of_many, N_LINEAR, 3)
 ACCUMULATOR = RuleKernel(Specialized(kernels.accumulator), kernels.accumulator_of_many, N_ACCUMULATOR, 4)
 ADAM = RuleKernel(Specialized(kernels.adam), kernels.adam_of_many, N_ADAM, 5)
+DELTA = RuleKernel(Specialized(kernels.delta), kernels.delta_of_many, N_DELTA, 4)
+PEAK = RuleKernel(Specialized(kernels.peak), kernels.peak_of_many, N_PEAK, 4)
 
 
 class Formula(NamedTuple):

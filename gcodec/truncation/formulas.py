@@ -29,8 +29,16 @@ import numpy as np
 
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import MANTISSA_BITS
-from ..kernels.levels.terms import N_MARGIN, U_MARGIN, AccumulatorConstants, AdamConstants, LinearConstants
-from .evaluate import ACCUMULATOR, ADAM, DEFAULT, LINEAR, Formula, Policy
+from ..kernels.levels.terms import (
+    N_MARGIN,
+    U_MARGIN,
+    AccumulatorConstants,
+    AdamConstants,
+    DeltaConstants,
+    LinearConstants,
+    PeakConstants,
+)
+from .evaluate import ACCUMULATOR, ADAM, DEFAULT, DELTA, LINEAR, PEAK, Formula, Policy
 
 ADVICE = "use lossless or mantissa_bits instead"
 _of_a_step = lru_cache(64)  #: a step has many tensors of few rules, whose numbers are Python's own
@@ -295,6 +303,98 @@ def radam_formula(step: int, options: AdamOptions, *, policy: Policy = DEFAULT, 
         c *= math.sqrt((rho_now - 4) * (rho_now - 2) * rho / ((rho - 4) * (rho - 2) * rho_now) * bias2)
         moments = _Moments(c, c * b1, a, math.sqrt(1 - b2) * b1, 1.0, options.eps)
     return _adam_like(options, moments, policy, grad)
+
+
+@_of_a_step
+def adamax_formula(
+    step: int,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    maximize: bool = False,
+    *,
+    policy: Policy = DEFAULT,
+    grad: str = "float32",
+) -> Formula:
+    """Return the formula of a step of Adamax.
+
+    theta' = theta - c * (b + a * h) / D with c = lr / (1 - b1**t), b = b1 * m, a = 1 - b1, h = +-g + wd * theta and
+    D = max(b2 * u, |h| + eps). Where D is b2 * u, the slope of the step is c * a / D; where it is |h| + eps,
+
+        |d theta' / d g| = c * |a * eps -+ b| / D**2 <= c / D**2 * (a * eps + |b|)
+
+    Both fall with D, so its least value on the way (:func:`adagrad_formula`; in a group max(b2 * u, eps)) bounds them:
+
+        U = c * |g| / D * max(a, (a * eps + |b|) / D)
+
+    N = theta - c * (b + a * wd * theta) / D, least |N| over all D >= D_low.
+
+    Args:
+        step: t, the step's number, from 1.
+        lr, betas, eps, weight_decay, maximize: torch's hyperparameters, betas as (b1, b2).
+        policy: what the rule may assume.
+        grad: name of the gradient's type.
+
+    Returns:
+        The formula for the arrays (theta, g, m, u), all of them before the step.
+
+    Raises:
+        InvalidArgument: hyperparameters or a ladder that have no meaning.
+    """
+    b1, b2 = betas
+    _check_adam(step, AdamOptions(lr, betas, eps, weight_decay))
+    c, a, new = lr / (1 - b1**step), 1 - b1, 0.0 if policy.in_group else 1.0
+    shared = _shared(c, weight_decay, maximize, policy, grad)
+    constants = PeakConstants(
+        carry=c * b1,
+        drift=c * a * weight_decay,
+        slope=shared.slope,
+        share=a,
+        spread=b1,
+        sign=shared.sign,
+        decay=shared.decay,
+        reach=shared.reach,
+        old=b2,
+        new=new,
+        eps=eps,
+    )
+    return Formula(PEAK, lr, constants)
+
+
+@_of_a_step
+def adadelta_formula(
+    lr: float,
+    rho: float = 0.9,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    maximize: bool = False,
+    *,
+    policy: Policy = DEFAULT,
+    grad: str = "float32",
+) -> Formula:
+    """Return the formula of a step of Adadelta.
+
+    theta' = theta - lr * E * h / D with E = sqrt(delta + eps), which g does not enter, h = +-g + wd * theta and
+    D = sqrt(rho * v + (1 - rho) * h**2 + eps): AdaGrad's argument (:func:`adagrad_formula`) with a rate for each value.
+    So U = lr * E * |g| / D and N = theta - lr * E * wd * theta / D, least |N| over all D >= D_low.
+
+    Args:
+        lr, rho, eps, weight_decay, maximize: torch's hyperparameters.
+        policy: what the rule may assume.
+        grad: name of the gradient's type.
+
+    Returns:
+        The formula for the arrays (theta, g, v, delta), all of them before the step.
+
+    Raises:
+        InvalidArgument: hyperparameters or a ladder that have no meaning.
+    """
+    _check(lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
+    if rho > 1:
+        raise Unsupported(f"no bound for Adadelta with rho = {rho} > 1: {ADVICE}")
+    shared, new = _shared(lr, weight_decay, maximize, policy, grad), 0.0 if policy.in_group else 1 - rho
+    return Formula(DELTA, lr, DeltaConstants(lr * weight_decay, *shared, rho, new, eps))
 
 
 @_of_a_step

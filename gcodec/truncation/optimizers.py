@@ -1,9 +1,10 @@
 """Read a torch optimizer, live or recorded, into what truncation needs, and choose levels for one parameter.
 
-Only torch's own SGD, ASGD, Adagrad, RMSprop (not centered), Adam, AdamW, NAdam and RAdam (not capturable) have a rule
-(``gcodec.truncation.formulas``). For any other optimizer (Muon, Adafactor, Lion ...), and for a subclass with a
-``step`` of its own, the answer is :class:`Unsupported`: encode losslessly, or with a fixed number of mantissa bits.
-Importing this module does not import torch; :func:`view_from_dump` and :func:`levels_for` on arrays never do.
+Only torch's own SGD, ASGD, Adagrad, Adadelta, RMSprop (not centered), Adam, AdamW, Adamax, NAdam and RAdam (not
+capturable) have a rule (``gcodec.truncation.formulas``). For any other optimizer (Muon, Adafactor, Lion ...), and for
+a subclass with a ``step`` of its own, the answer is :class:`Unsupported`: encode losslessly, or with a fixed number of
+mantissa bits. Importing this module does not import torch; :func:`view_from_dump` and :func:`levels_for` on arrays
+never do.
 """
 
 from __future__ import annotations
@@ -259,6 +260,16 @@ def _adam_options(view: OptimizerView) -> formulas.AdamOptions:
     return formulas.AdamOptions(**hyper, decoupled=view.hyper["decoupled_weight_decay"])
 
 
+def _adamax(view: OptimizerView, policy: Policy, grad: str) -> Formula:
+    hyper = _only(view, "lr", "betas", "eps", "weight_decay", "maximize")
+    return formulas.adamax_formula(_next_step(view), **hyper, policy=policy, grad=grad)
+
+
+def _adadelta(view: OptimizerView, policy: Policy, grad: str) -> Formula:
+    hyper = _only(view, "lr", "rho", "eps", "weight_decay", "maximize")
+    return formulas.adadelta_formula(**hyper, policy=policy, grad=grad)
+
+
 def _asgd(view: OptimizerView, policy: Policy, grad: str) -> Formula:
     eta: Any = view.state.get("eta", view.hyper["lr"])
     return formulas.asgd_formula(eta, **_only(view, "lambd", "weight_decay"), policy=policy)
@@ -337,6 +348,18 @@ RULES: dict[str, OptimizerRule] = {
     ),
     "RAdam": OptimizerRule(
         {**_LIKE_ADAM, "capturable": False}, ("step", "exp_avg", "exp_avg_sq"), _adam_arrays, _radam
+    ),
+    "Adamax": OptimizerRule(
+        {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, "maximize": False},
+        ("step", "exp_avg", "exp_inf"),
+        lambda hyper: [("exp_avg", 0.0), ("exp_inf", 0.0)],
+        _adamax,
+    ),
+    "Adadelta": OptimizerRule(
+        {"rho": 0.9, "eps": 1e-6, "weight_decay": 0.0, "maximize": False},
+        ("square_avg", "acc_delta"),
+        lambda hyper: [("square_avg", 0.0), ("acc_delta", 0.0)],
+        _adadelta,
     ),
     "ASGD": OptimizerRule({"lambd": 1e-4, "weight_decay": 0.0, "maximize": False}, ("eta",), lambda hyper: [], _asgd),
 }

@@ -28,6 +28,7 @@ from bench.experiments import (
     gravac_bits,
     gravac_pictures,
     gravac_tables,
+    outer,
     pool,
 )
 from bench.experiments.gravac_methods import DENSE, METHODS, jobs
@@ -304,6 +305,33 @@ def test_settings_are_trained_from_end_to_end(tmp_path):
     _, rows = read_table(tmp_path / accuracy.FILE)
     assert [row["method"] for row in rows] == list(accuracy.SETTINGS)
     assert len(accuracy.qualities(tmp_path)) == 2 + len(rows) + 2
+
+
+# Outer gradients
+
+
+def test_losses_of_outer_modes_are_compared_with_dense_exchanges_of_the_same_seed(tmp_path):
+    rows = [
+        [mode, seed, 10, 5, loss + seed, sent, sent / 400, sent / 2, 4000]
+        for mode, loss, sent in ((outer.DENSE, 2.0, 400), ("Blockwise(2)", 2.5, 20))
+        for seed in (0, 1)
+    ]
+    write_table(tmp_path / outer.FILE, outer.COLUMNS, [*rows, ["Blockwise(2)", 7, *rows[0][2:]]])  # no dense one
+    results = [[cell.strip() for cell in line.split("|")[1:-1]] for line in outer.table(tmp_path)[2:4]]
+    assert results == [
+        ["dense", "0.04", "1", "0.2", "2.500"],
+        ["`Blockwise(2)`", "0.00", "0.05", "0.0", "+0.500 ± 0.000"],
+    ]
+
+
+@pytest.mark.slow
+def test_outer_modes_are_trained_from_end_to_end(tmp_path):
+    assert outer.main(["--quick", "--out", str(tmp_path)]) == 0
+    _, rows = read_table(tmp_path / outer.FILE)
+    assert [row["mode"] for row in rows] == list(outer.SETTINGS)
+    by_mode = {row["mode"]: row for row in rows}
+    assert by_mode["Lossless()"]["loss"] == by_mode[outer.DENSE]["loss"]
+    assert len(outer.table(tmp_path)) == 2 + len(rows) + 2
 
 
 # GComp's

@@ -428,3 +428,27 @@ def in_turns(mode: str) -> list[int]:
         results.append(crc([run.params[index].detach() for index in turn]))
     run.diloco.flush()
     return [*results, run.crc()]
+
+
+def left(mode: str) -> list[int]:
+    """Return checksums of the ranks that go on after the last rank has left, from a flush and another rank's state."""
+    run = Run(mode, every=2, lr=1e-4)
+    for number in range(4):
+        run.step(number)
+        run.diloco.step()
+    run.step(4)
+    run.diloco.flush()
+    states: list[Any] = [None] * size()
+    dist.all_gather_object(states, run.diloco.state_dict())
+    rest = dist.new_group([*range(size() - 1)])
+    if rank() == size() - 1:
+        return []
+    again = Run(mode, every=2, lr=1e-4, group=rest)
+    again.model.load_state_dict(run.model.state_dict())
+    again.diloco.load_state_dict(states[size() - 1])
+    results = []
+    for number in range(4, 8):
+        again.step(number)
+        if again.diloco.step():
+            results.append(again.crc())
+    return results

@@ -69,7 +69,9 @@ def test_lossless_training_on_one_to_four_ranks_is_training_in_rank_order(others
     assert trained(others, "lossless", **FORMS[form]) == trained(others, None, **FORMS[form])
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "ASGD"])
+@pytest.mark.parametrize(
+    "optimizer", ["SGD", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "ASGD", "Adamax", "Adadelta"]
+)
 def test_near_lossless_replicas_of_every_optimizer_stay_the_same(pair, optimizer):
     assert trained(pair, "near", optimizer_name=optimizer) != trained(pair, None, optimizer_name=optimizer)
 

@@ -95,6 +95,13 @@ def test_a_run_of_diloco_resumed_between_the_turns_of_parts_is_the_uninterrupted
     assert all(ranks.run(cases.resume, mode=mode, parts=3))
 
 
+@pytest.mark.parametrize("mode", ["lossless", "visible", "2 bits", "qsgd"])
+@with_sizes(3)
+def test_ranks_go_on_after_one_has_left(ranks, mode):
+    *stayed, gone = ranks.run(cases.left, mode=mode)
+    assert len(agreed(stayed)) == 2 and not gone
+
+
 @pytest.mark.parametrize("mode", ["lossless", "visible", "2 bits"])
 @with_sizes(2, 3)
 def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks, mode):

@@ -153,6 +153,8 @@ OPTIMIZERS = {
     "AMSGrad": lambda params: torch.optim.AdamW(params, lr=0.01, amsgrad=True),
     "NAdam": lambda params: torch.optim.NAdam(params, lr=0.01, weight_decay=1e-3),
     "RAdam": lambda params: torch.optim.RAdam(params, lr=0.01, betas=(0.9, 0.9)),
+    "Adamax": lambda params: torch.optim.Adamax(params, lr=0.01, weight_decay=1e-3),
+    "Adadelta": lambda params: torch.optim.Adadelta(params, lr=0.5),
     "ASGD": lambda params: torch.optim.ASGD(params, lr=0.1, weight_decay=1e-3),
     "two groups": lambda params: torch.optim.AdamW([{"params": params[::2]}, {"params": params[1::2], "lr": 0.0}]),
     "uneven ladder": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),

@@ -53,6 +53,8 @@ CASES = [
     ("AdamW", ADAM),
     ("NAdam", LIKE_ADAM.flatmap(lambda hyper: st.builds(hyper.__or__, MOMENTUM_DECAY))),
     ("RAdam", LIKE_ADAM),
+    ("Adamax", options(betas=st.tuples(BETA, BETA), eps=EPS)),
+    ("Adadelta", options(rho=st.sampled_from([0.9, 0.99, 0.5, 0.0, 1.0]), eps=st.sampled_from([1e-6, 1e-10, 0.1]))),
     ("ASGD", options(lambd=st.sampled_from([0.0, 1e-4, 0.5]), alpha=st.sampled_from([0.0, 0.75]), t0=st.just(2.0))),
 ]
 every_rule = pytest.mark.parametrize(("name", "choices"), CASES, ids=lambda x: x if isinstance(x, str) else "")
@@ -90,15 +92,21 @@ def after(name, hyper, theta, state, grad, dtype=torch.float64):
     return param.detach().double().numpy(), kept
 
 
-def gradient_term(name, hyper, state, grad):
-    """Return what the gradient contributes to theta in a step that left ``state``; N is theta after it less this."""
+def gradient_term(name, hyper, earlier, state, grad):
+    """Return what the gradient contributes to theta in a step from one state to another; N is theta after it less
+    this."""
     sign = 1.0 if hyper["maximize"] else -1.0
     if name == "Adagrad":
         rate = hyper["lr"] / (1 + (state["step"] - 1) * hyper["lr_decay"])
         return sign * rate * grad / (np.sqrt(state["sum"]) + hyper["eps"])
     if name == "RMSprop":
         return sign * hyper["lr"] * grad / (np.sqrt(state["square_avg"]) + hyper["eps"])
+    if name == "Adadelta":
+        size = np.sqrt(np.float64(earlier.get("acc_delta", 0.0)) + hyper["eps"])
+        return sign * hyper["lr"] * size * grad / np.sqrt(state["square_avg"] + hyper["eps"])
     (b1, b2), t = hyper["betas"], state["step"]
+    if name == "Adamax":
+        return sign * hyper["lr"] / (1 - b1**t) * (1 - b1) * grad / state["exp_inf"]
     v = state["max_exp_avg_sq" if hyper.get("amsgrad") else "exp_avg_sq"]
     rate, bias2 = sign * hyper["lr"] / (1 - b1**t) * (1 - b1), 1 - b2**t
     if name == "NAdam":
@@ -119,7 +127,7 @@ def without_gradient(name, hyper, theta, state, grad, end, end_state):
     """Return N: the parameter after the step but for the gradient's term."""
     if name in LINEAR:  # that is a step with a gradient of zero
         return after(name, hyper, theta, state, np.zeros_like(grad))[0]
-    return end - gradient_term(name, hyper, end_state, grad.astype(np.float64))
+    return end - gradient_term(name, hyper, state, end_state, grad.astype(np.float64))
 
 
 @np.errstate(all="ignore")  # 0 / 0 where eps is 0, the same with every gradient
@@ -155,7 +163,7 @@ def situations(name, hyper, rng, scales, steps) -> Any:
     singles["mu_product"] = float(np.float32(rng.random()))
     singles["eta"] = float(np.float32(singles["eta"]))
     for key in state:
-        squares = key in ("sum", "square_avg", "exp_avg_sq", "max_exp_avg_sq")
+        squares = key in ("sum", "square_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "acc_delta")
         state[key] = singles[key] if key in SINGLE else wild(rng, scales[1]) ** (2 if squares else 1)
     grad = wild(rng, scales[1])
     yield theta, state, grad
@@ -262,7 +270,7 @@ def parts_of_the_update(name, hyper, theta, state, grad, end_state):
         return hyper["lr"] * 3 * (inflow + 2 * past)
     if "betas" in hyper:
         inflow = (np.abs(state.get("exp_avg", 0.0)) + inflow) / (1 - hyper["betas"][0])
-    size = np.abs(gradient_term(name, hyper, end_state, np.ones_like(theta)))
+    size = np.abs(gradient_term(name, hyper, state, end_state, np.ones_like(theta)))
     return size * inflow + hyper["lr"] * (past + hyper["weight_decay"] * theta)
 
 
@@ -313,6 +321,8 @@ def test_hardly_any_trained_parameter_differs_by_more_than_an_ulp(name, choices)
         "RMSprop": {"alpha": 0.99, "eps": 1e-8, "momentum": 0.9},
         "NAdam": {"betas": (0.9, 0.999), "eps": 1e-8, "momentum_decay": 4e-3},
         "RAdam": {"betas": (0.9, 0.999), "eps": 1e-8},
+        "Adamax": {"betas": (0.9, 0.999), "eps": 1e-8},
+        "Adadelta": {"rho": 0.9, "eps": 1e-6},
         "ASGD": {},
     }
     hyper: dict[str, Any] = {"lr": 1e-3, "weight_decay": 1e-4, "maximize": False} | extra.get(
@@ -405,6 +415,8 @@ LIVE = [
     (torch.optim.AdamW, {"betas": (0.8, 0.9)}),
     (torch.optim.NAdam, {"weight_decay": 0.1, "decoupled_weight_decay": True, "momentum_decay": 0.01}),
     (torch.optim.RAdam, {"betas": (0.8, 0.9)}),
+    (torch.optim.Adamax, {"weight_decay": 0.1}),
+    (torch.optim.Adadelta, {"rho": 0.8}),
     (torch.optim.ASGD, {"lambd": 0.1, "alpha": 1.0}),
 ]
 
@@ -502,9 +514,7 @@ class OwnStep(torch.optim.Adam):
     "kind",
     [
         OwnStep,
-        torch.optim.Adadelta,
         torch.optim.Adafactor,
-        torch.optim.Adamax,
         torch.optim.LBFGS,
         torch.optim.Muon,
         torch.optim.Rprop,
@@ -527,7 +537,12 @@ def test_names_of_optimizers_without_a_rule_are_unsupported(name):
 
 @pytest.mark.parametrize(
     ("name", "hyper"),
-    [("RMSprop", {"centered": True}), ("RAdam", {"capturable": True}), ("NAdam", {"betas": (1 - 1e-12, 0.9)})],
+    [
+        ("RMSprop", {"centered": True}),
+        ("RMSprop", {"alpha": 1.5}),
+        ("RAdam", {"capturable": True}),
+        ("NAdam", {"betas": (1 - 1e-12, 0.9)}),
+    ],
 )
 def test_settings_without_a_bound_are_unsupported(name, hyper):
     hyper = hyper | ({"momentum_decay": 1e4} if name == "NAdam" else {})

@@ -31,7 +31,20 @@ N = 512
 LINEAR = ("SGD", "ASGD")  #: whose step is linear in the gradient
 SINGLE = ("step", "mu_product", "eta", "mu")  #: keys of state that are one number
 ROUNDING = gcodec.EncoderOptions(exact_if_smaller=False)  #: values are rounded although that may save nothing
-OPTIMIZERS = ("SGD", "Momentum", "Nesterov", "Adagrad", "RMSprop", "Adam", "AdamW", "NAdam", "RAdam", "ASGD")
+OPTIMIZERS = (
+    "SGD",
+    "Momentum",
+    "Nesterov",
+    "Adagrad",
+    "RMSprop",
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "ASGD",
+    "Adamax",
+    "Adadelta",
+)
 TYPES = ("float32", "float64", "bfloat16", "float16")
 #: Ways in which torch runs a step, as arguments of its optimizers.
 WAYS: dict[str, dict[str, bool]] = {
@@ -49,8 +62,8 @@ def is_there(name: str, way: str, dtype: str) -> bool:
     if way == "fused" and dtype in ("bfloat16", "float16") and name in ("SGD", "Momentum", "Nesterov"):
         return False  # on a CPU, torch 2.13's leaves most of such a parameter as it is, whatever the gradient
     if way == "fused":
-        return name not in ("RMSprop", "NAdam", "RAdam", "ASGD")
-    return "capturable" not in way or name in ("RMSprop", "Adam", "AdamW", "NAdam", "ASGD")
+        return name not in ("RMSprop", "NAdam", "RAdam", "ASGD", "Adamax", "Adadelta")
+    return "capturable" not in way or name not in ("SGD", "Momentum", "Nesterov", "Adagrad", "RAdam")
 
 
 class Setting(NamedTuple):
@@ -118,6 +131,10 @@ def drawn(rng: np.random.Generator, name: str, way: str, dtype: str) -> Setting:
             betas = one(0.9, 0.5, 0.0), one(0.999, 0.99, 0.5, 0.0)
             hyper |= {"betas": betas, "eps": eps, "decoupled_weight_decay": one(False, True)}
             hyper |= {"momentum_decay": one(4e-3, 0.0, 1.0)} if name == "NAdam" else {}
+        case "Adamax":
+            hyper |= {"betas": (one(0.9, 0.5, 0.0), one(0.999, 0.9, 0.0)), "eps": eps}
+        case "Adadelta":
+            hyper |= {"rho": one(0.9, 0.99, 0.5, 0.0), "eps": one(1e-6, 1e-3, 0.1)}
         case "ASGD":
             hyper |= {"lambd": one(0.0, 1e-4, 0.1), "t0": 1.0}
     exponents = [((-6, 0), (-14, -6)), ((-6, 0), (-6, 2)), ((0, 1), (-2, 3))]
@@ -202,8 +219,8 @@ def states(setting: Setting, rng: np.random.Generator) -> tuple[Any, dict[str, A
     return theta, state
 
 
-def gradient_term(setting: Setting, state: dict[str, Any], grad: Array) -> Array:
-    """Return what the gradient contributes to an adaptive step that left ``state``, in float64."""
+def gradient_term(setting: Setting, earlier: dict[str, Any], state: dict[str, Any], grad: Array) -> Array:
+    """Return what the gradient contributes to an adaptive step from one state to another, in float64."""
     hyper = setting.hyper
     sign = 1.0 if hyper["maximize"] else -1.0
     if setting.name == "Adagrad":
@@ -211,7 +228,12 @@ def gradient_term(setting: Setting, state: dict[str, Any], grad: Array) -> Array
         return sign * rate * grad / (np.sqrt(state["sum"].numpy()) + hyper["eps"])
     if setting.name == "RMSprop":
         return sign * hyper["lr"] * grad / (np.sqrt(state["square_avg"].numpy()) + hyper["eps"])
+    if setting.name == "Adadelta":
+        size = np.sqrt((earlier["acc_delta"].numpy() if earlier else 0.0) + hyper["eps"])
+        return sign * hyper["lr"] * size * grad / np.sqrt(state["square_avg"].numpy() + hyper["eps"])
     (b1, b2), t = hyper["betas"], float(state["step"])
+    if setting.name == "Adamax":
+        return sign * hyper["lr"] / (1 - b1**t) * (1 - b1) * grad / state["exp_inf"].numpy()
     v = state["max_exp_avg_sq" if hyper.get("amsgrad") else "exp_avg_sq"].numpy()
     rate, bias2 = sign * hyper["lr"] / (1 - b1**t) * (1 - b1), 1 - b2**t
     if setting.name == "NAdam":
@@ -282,7 +304,7 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
     if setting.torch_name in LINEAR:
         n = after_step(setting, theta.double(), wide, torch.zeros_like(exact), plain)[0].numpy()
     else:
-        n = end64 - gradient_term(setting, end_state, g)
+        n = end64 - gradient_term(setting, wide, end_state, g)
 
     p = MANTISSA_BITS[dtype]
     unit, info = 2.0 ** -(p + 1), torch.finfo(theta.dtype)
@@ -298,9 +320,11 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
         moment = inflow
         if "betas" in hyper:
             moment = (np.abs(wide["exp_avg"].numpy() if wide else 0.0) + inflow) / (1 - hyper["betas"][0])
-        parts = np.abs(gradient_term(setting, end_state, np.ones_like(g))) * moment
+        parts = np.abs(gradient_term(setting, wide, end_state, np.ones_like(g))) * moment
         parts = parts + hyper["lr"] * (past + decay * np.abs(th))
-        key = {"Adagrad": "sum", "RMSprop": "square_avg"}.get(setting.name, "exp_avg_sq")
+        key = {"Adagrad": "sum", "RMSprop": "square_avg", "Adadelta": "square_avg", "Adamax": "exp_inf"}.get(
+            setting.name, "exp_avg_sq"
+        )
         squares = end_state[key].numpy()
     largest = np.maximum(np.maximum(np.abs(first), np.abs(second)), tiny)
     ulp = np.exp2(np.floor(np.log2(largest)) - p)
@@ -343,9 +367,9 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
 @contextlib.contextmanager
 def capturable_on_the_cpu() -> Iterator[None]:
     """A context in which torch's capturable steps, which it refuses on a CPU, run on one; they need no CUDA."""
-    from torch.optim import adam, asgd, nadam, rmsprop
+    from torch.optim import adadelta, adam, adamax, asgd, nadam, rmsprop
 
-    modules: list[Any] = [adam, asgd, nadam, rmsprop]
+    modules: list[Any] = [adadelta, adam, adamax, asgd, nadam, rmsprop]
     check = "_get_capturable_supported_devices"
     before = getattr(adam, check, None)
     if before is None or not all(hasattr(module, check) for module in modules):
@@ -382,7 +406,7 @@ def test_a_real_step_stays_within_the_bound(way, dtype):
     assert sum(one.n_rounded for one in found) > 100
 
 
-@pytest.mark.parametrize("name", ["RMSprop", "Adam", "AdamW", "NAdam", "ASGD"])
+@pytest.mark.parametrize("name", ["RMSprop", "Adam", "AdamW", "NAdam", "ASGD", "Adamax", "Adadelta"])
 def test_capturable_steps_are_refused_on_a_cpu_by_torch(name):
     """Otherwise there is no need to replace torch's check."""
     param = torch.ones(3)
@@ -400,6 +424,7 @@ ADAPTIVE: list[tuple[str, dict[str, Any]]] = [
     ("AdamW", {"betas": (0.9, 0.99), "amsgrad": False}),
     ("NAdam", {"betas": (0.9, 0.99)}),
     ("RAdam", {"betas": (0.9, 0.9)}),
+    ("Adadelta", {"rho": 0.9}),
 ]
 
 
@@ -411,7 +436,8 @@ def test_rounding_a_gradient_makes_no_square_of_it_infinite(name, hyper, dtype):
     rng = np.random.default_rng(8)
     kind = getattr(torch, dtype)
     huge, p = torch.finfo(kind).max, MANTISSA_BITS[dtype]
-    share = 1 - hyper["alpha"] if name == "RMSprop" else 1 - hyper["betas"][1] if "Adam" in name else 1.0
+    share = 1 - hyper["rho"] if name == "Adadelta" else 1.0
+    share = 1 - hyper["alpha"] if name == "RMSprop" else 1 - hyper["betas"][1] if "Adam" in name else share
     n_saved = 0
     for decay in (0.0, 0.5):
         common = {"lr": 1e-3, "weight_decay": decay, "eps": 1e-8, "maximize": False}

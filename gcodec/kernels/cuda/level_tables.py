@@ -30,8 +30,8 @@ class RuleArrays(NamedTuple):
     Attributes:
         grads: Gradients.
         params: Parameters.
-        first: State: momentum (SGD), squares (AdaGrad, RMSProp), or mean (Adam).
-        second: State: momentum (RMSProp), or squares (Adam).
+        first: State: momentum (SGD), squares (AdaGrad, RMSProp, Adadelta), or mean (Adam, Adamax).
+        second: State: momentum (RMSProp), squares (Adam) or those of updates (Adadelta), or max magnitude (Adamax).
         third: State: the squares' maximum (Adam).
     """
 

@@ -49,6 +49,8 @@ _SEALER = NativeKernel("seal_frames", "assemble.cu")
 LINEAR_CHOOSER = NativeKernel("choose_linear", "levels.cu")
 ACCUMULATOR_CHOOSER = NativeKernel("choose_accumulator", "levels.cu")
 ADAM_CHOOSER = NativeKernel("choose_adam", "levels.cu")
+DELTA_CHOOSER = NativeKernel("choose_delta", "levels.cu")
+PEAK_CHOOSER = NativeKernel("choose_peak", "levels.cu")
 #: Of patches, sparse blocks against a base, and of hashes.
 COUNT_DIFFERENCES = NativeKernel("count_differences", "patch_make.cu")
 NOTE_ALL_DIFFERENCES = NativeKernel("note_all_differences", "patch_make.cu")
@@ -76,7 +78,7 @@ _PAIRS = (
 )  # fmt: skip
 ALL_KERNELS = (
     *(kernel for pair in _PAIRS for kernel in pair.values()), _SEALER,
-    LINEAR_CHOOSER, ACCUMULATOR_CHOOSER, ADAM_CHOOSER, *PATCH_KERNELS,
+    LINEAR_CHOOSER, ACCUMULATOR_CHOOSER, ADAM_CHOOSER, DELTA_CHOOSER, PEAK_CHOOSER, *PATCH_KERNELS,
 )  # fmt: skip
 
 

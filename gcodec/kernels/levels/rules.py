@@ -16,7 +16,19 @@ import numpy as np
 from ..core.jit import kernel
 from ..core.scalar import U32
 from ..core.unaligned import bits_of_float, floats_at, load_tuple, subarray
-from .terms import N_ACCUMULATOR, N_ADAM, N_LINEAR, accumulator_terms, adam_terms, linear_terms, passed
+from .terms import (
+    N_ACCUMULATOR,
+    N_ADAM,
+    N_DELTA,
+    N_LINEAR,
+    N_PEAK,
+    accumulator_terms,
+    adam_terms,
+    delta_terms,
+    linear_terms,
+    passed,
+    peak_terms,
+)
 
 PASS = 7  #: thresholds that are compared with at a time
 UNIT = 1 << 16  #: of a reciprocal: exact for all exponents that float32 has
@@ -69,7 +81,7 @@ def _level(u, n, thresholds):
 
 @kernel
 def linear(out, theta, grad, buf, k, thresholds):
-    """Choose levels by :func:`terms.linear_terms` (SGD).
+    """Choose levels by :func:`terms.linear_terms` (SGD, ASGD).
 
     Args:
         out: Levels, result; the highest where the gradient is 0, as it is for every rule.
@@ -113,7 +125,7 @@ def accumulator(out, theta, grad, square, buf, k, thresholds):
 
 @kernel
 def adam(out, theta, grad, mean, square, max_square, k, thresholds):
-    """Choose levels by :func:`terms.adam_terms` (Adam, AdamW).
+    """Choose levels by :func:`terms.adam_terms` (Adam, AdamW, NAdam, RAdam).
 
     Args:
         out: Levels, result.
@@ -130,6 +142,44 @@ def adam(out, theta, grad, mean, square, max_square, k, thresholds):
             u, n = adam_terms(theta[i], grad[i], mean[i], square[i], None, k)
         else:
             u, n = adam_terms(theta[i], grad[i], mean[i], square[i], max_square[i], k)
+        level = _level(u, n, thresholds)
+        out[i] = thresholds.top if grad[i] == 0 else level
+
+
+@kernel
+def delta(out, theta, grad, square, change, k, thresholds):
+    """Choose levels by :func:`terms.delta_terms` (Adadelta).
+
+    Args:
+        out: Levels, result.
+        theta: Parameter.
+        grad: Gradient.
+        square: Accumulator of squares.
+        change: Accumulator of the updates' squares.
+        k: ``DeltaConstants`` and ``Limits``.
+        thresholds: What U is compared with.
+    """
+    for i in range(out.size):
+        u, n = delta_terms(theta[i], grad[i], square[i], change[i], k)
+        level = _level(u, n, thresholds)
+        out[i] = thresholds.top if grad[i] == 0 else level
+
+
+@kernel
+def peak(out, theta, grad, mean, largest, k, thresholds):
+    """Choose levels by :func:`terms.peak_terms` (Adamax).
+
+    Args:
+        out: Levels, result.
+        theta: Parameter.
+        grad: Gradient.
+        mean: First moment.
+        largest: Decaying max of the gradients' magnitudes.
+        k: ``PeakConstants`` and ``Limits``.
+        thresholds: What U is compared with.
+    """
+    for i in range(out.size):
+        u, n = peak_terms(theta[i], grad[i], mean[i], largest[i], k)
         level = _level(u, n, thresholds)
         out[i] = thresholds.top if grad[i] == 0 else level
 
@@ -221,3 +271,39 @@ def adam_of_many(out, grad, begin, table, constants, even, top):
                 adam(subarray(out, at, n), theta, subarray(grad, at, n), mean, square, max_square, k, thresholds)
             else:
                 adam(subarray(out, at, n), theta, subarray(grad, at, n), mean, square, None, k, thresholds)
+
+
+@kernel
+def delta_of_many(out, grad, begin, table, constants, even, top):
+    """Choose levels by :func:`delta` for many tensors; arguments as of :func:`linear_of_many`, ``constants``:
+    float32[n_rows, N_DELTA]."""
+    thresholds = Thresholds(NO_THRESHOLDS, even, top)
+    for i in range(len(table)):
+        row = table[i]
+        skip, at, n = _part(row, begin, begin + len(grad))
+        if n > 0:
+            k = load_tuple(constants[row[WHICH]], N_DELTA)
+            theta, square, change = (
+                floats_at(row[PARAM], skip, n),
+                floats_at(row[FIRST], skip, n),
+                floats_at(row[SECOND], skip, n),
+            )
+            delta(subarray(out, at, n), theta, subarray(grad, at, n), square, change, k, thresholds)
+
+
+@kernel
+def peak_of_many(out, grad, begin, table, constants, even, top):
+    """Choose levels by :func:`peak` for many tensors; arguments as of :func:`linear_of_many`, ``constants``:
+    float32[n_rows, N_PEAK]."""
+    thresholds = Thresholds(NO_THRESHOLDS, even, top)
+    for i in range(len(table)):
+        row = table[i]
+        skip, at, n = _part(row, begin, begin + len(grad))
+        if n > 0:
+            k = load_tuple(constants[row[WHICH]], N_PEAK)
+            theta, mean, largest = (
+                floats_at(row[PARAM], skip, n),
+                floats_at(row[FIRST], skip, n),
+                floats_at(row[SECOND], skip, n),
+            )
+            peak(subarray(out, at, n), theta, subarray(grad, at, n), mean, largest, k, thresholds)

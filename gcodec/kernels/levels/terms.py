@@ -3,12 +3,12 @@ the parameter would be without it, N.
 
 :mod:`gcodec.truncation.formulas` has the formulas, their derivations and the rule that turns N and U into a level.
 ``k`` are its constants, of the working type (float32 or float64), as are all other arguments; what may be missing is
-None. In ``k``, a rule's own constants (:class:`LinearConstants`, :class:`AccumulatorConstants`,
-:class:`AdamConstants`) stand before those that all rules have (:class:`Limits`), as one flat tuple, so that a table of
-them is a matrix; each function takes it apart in one line, which does not compile if their number is another. U and N
-are multiplied through by the denominators. No branch depends on a value, so that LLVM makes vectors of the loops over
-them. Each operation rounds once, to the nearest, and none is fused with another: ``source/levels.cu`` has the same ones
-in the same order, and so the same levels.
+None. In ``k``, a rule's own constants (:class:`LinearConstants`, :class:`AccumulatorConstants`, :class:`AdamConstants`,
+:class:`DeltaConstants`, :class:`PeakConstants`) stand before those that all rules have (:class:`Limits`), as one flat
+tuple, so that a table of them is a matrix; each function takes it apart in one line, which does not compile if their
+number is another. U and N are multiplied through by the denominators. No branch depends on a value, so that LLVM makes
+vectors of the loops over them. Each operation rounds once, to the nearest, and none is fused with another:
+``source/levels.cu`` has the same ones in the same order, and so the same levels.
 
 Rounding. A U below ``floor`` (2**-100 in float32) counts as ``floor`` and a second moment below it as 0, which keeps
 whatever decides far from underflow, with flush-to-zero too. U and D are then sums and products of positive terms, right
@@ -111,6 +111,66 @@ class AdamConstants(NamedTuple):
     eps: float
 
 
+class DeltaConstants(NamedTuple):
+    """Constants of :func:`delta_terms`: N = theta - drift * E * theta / D, U = slope * E * |g| / D, where
+    E = sqrt(delta + eps), D = sqrt(old * square + new * h**2 + eps) and h = sign * g + decay * theta.
+
+    Attributes:
+        drift: what coupled weight decay subtracts from the parameter, per unit of it and of E / D.
+        slope: learning rate times the gradient's gain, inflated by ``U_MARGIN``.
+        sign: the gradient's gain, negative where the optimizer maximizes.
+        decay: coupled weight decay.
+        reach: how far rounding may move a gradient of 1.
+        old: share of the old accumulator in the new one.
+        new: share of h**2 in it; 0 in a group.
+        eps: the optimizer's own.
+    """
+
+    drift: float
+    slope: float
+    sign: float
+    decay: float
+    reach: float
+    old: float
+    new: float
+    eps: float
+
+    @property
+    def carry(self) -> float:
+        """Momentum adds nothing to the parameter."""
+        return 0.0
+
+
+class PeakConstants(NamedTuple):
+    """Constants of :func:`peak_terms`, with a, b1, b2, c and D of ``gcodec.truncation.formulas.adamax_formula``.
+
+    Attributes:
+        carry: c * b1, what the old mean adds, per unit of it and of 1 / D.
+        drift: what coupled weight decay subtracts from the parameter, per unit of it and of 1 / D.
+        slope: c times the gradient's gain, inflated by ``U_MARGIN``.
+        share: a = 1 - b1.
+        spread: b1.
+        sign: the gradient's gain, negative where the optimizer maximizes.
+        decay: coupled weight decay.
+        reach: how far rounding may move a gradient of 1.
+        old: b2.
+        new: 1, or 0 in a group.
+        eps: the optimizer's own.
+    """
+
+    carry: float
+    drift: float
+    slope: float
+    share: float
+    spread: float
+    sign: float
+    decay: float
+    reach: float
+    old: float
+    new: float
+    eps: float
+
+
 class Limits(NamedTuple):
     """Constants that all rules have, of the working type.
 
@@ -141,8 +201,9 @@ class Limits(NamedTuple):
 
 
 #: Lengths of ``k``.
-N_LINEAR, N_ACCUMULATOR, N_ADAM = (
-    len(constants._fields) + len(Limits._fields) for constants in (LinearConstants, AccumulatorConstants, AdamConstants)
+N_LINEAR, N_ACCUMULATOR, N_ADAM, N_DELTA, N_PEAK = (
+    len(constants._fields) + len(Limits._fields)
+    for constants in (LinearConstants, AccumulatorConstants, AdamConstants, DeltaConstants, PeakConstants)
 )
 
 
@@ -298,4 +359,81 @@ def adam_terms(theta, g, mean, square, max_square, k):
     n = (_min_size(x, x - (y + z)) - error) * d
     n = n - (n - n)  # that product may be infinite
     n = _or_nothing(n, a, square, max_grad, max_past, zero)
+    return floor if u < floor else u, n
+
+
+@kernel
+def delta_terms(theta, g, square, delta, k):
+    """Return U = slope * E * |g| / D and the size of N = theta - drift * E * theta / D, both times D, as of
+    ``adadelta_formula``.
+
+    Args:
+        theta: Parameter.
+        g: Gradient.
+        square: Accumulator of squares.
+        delta: Accumulator of the updates' squares.
+        k: :class:`DeltaConstants` and :class:`Limits`, flat.
+
+    Returns:
+        As of :func:`accumulator_terms`.
+    """
+    (
+        drift, slope, sign, decay, reach, old, new, eps,
+        floor, min_grad, raised, _, _, max_grad, max_past, margin, zero, _,
+    ) = k  # fmt: skip
+    a = abs(g)
+    size = raised if a < min_grad else a
+    v = old * square
+    if new != zero:
+        v = v + new * _min_square(g, size, decay * theta, sign, reach, margin, zero)
+    v = zero if abs(v) < floor else v
+    d = math.sqrt(v + eps)
+    w = zero if abs(delta) < floor else delta
+    e = math.sqrt(w + eps)
+    x = theta * d
+    z = drift * theta * e
+    error = margin * (abs(x) + abs(z))
+    n = _min_size(x, x - z) - error
+    n = _or_nothing(_or_nothing(n, a, square, max_grad, max_past, zero), a, delta, max_grad, max_past, zero)
+    u = slope * size * e
+    return floor if u < floor else u, n
+
+
+@kernel
+def peak_terms(theta, g, mean, peak, k):
+    """Return U and the size of N = theta - (carry * m + drift * theta) / D, both times D**2.
+
+    See ``adamax_formula`` for U.
+
+    Args:
+        theta: Parameter.
+        g: Gradient.
+        mean: First moment m.
+        peak: Decaying max of the gradients' magnitudes.
+        k: :class:`PeakConstants` and :class:`Limits`, flat.
+
+    Returns:
+        As of :func:`accumulator_terms`.
+    """
+    (
+        carry, drift, slope, share, spread, sign, decay, reach, old, new, eps,
+        floor, min_grad, raised, faint, lost, _, _, margin, zero, _,
+    ) = k  # fmt: skip
+    a = abs(g)
+    size = raised if a < min_grad else a
+    d = eps
+    if new != zero:
+        d = d + math.sqrt(_min_square(g, size, decay * theta, sign, reach, margin, zero))
+    s = old * peak
+    d = (d if s < d else s) + zero * peak
+    m = abs(mean)
+    p = share * eps + spread * (faint if m < faint else m)
+    q = share * d
+    u = slope * size * (p if q < p else q)
+    x = theta * d
+    y = carry * (zero if m < faint else mean)
+    z = drift * theta
+    error = margin * (abs(x) + (abs(y) + abs(z))) + lost
+    n = (_min_size(x, x - (y + z)) - error) * d
+    n = n - (n - n)  # that product may be infinite
     return floor if u < floor else u, n

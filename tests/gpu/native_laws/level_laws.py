@@ -86,6 +86,12 @@ RULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "RAdam": ("RAdam", {"lr": 1e-3}, {"step": 40.0, "exp_avg": "any", "exp_avg_sq": "square"}),
     "RAdam, not rectified": ("RAdam", {"lr": 1e-3}, {"step": 2.0, "exp_avg": "any", "exp_avg_sq": "square"}),
+    "Adamax": (
+        "Adamax",
+        {"lr": 1e-3, "weight_decay": 1e-2},
+        {"step": 3.0, "exp_avg": "any", "exp_inf": "square"},
+    ),
+    "Adadelta": ("Adadelta", {"lr": 1.0, "weight_decay": 1e-2}, {"square_avg": "square", "acc_delta": "square"}),
     "ASGD": ("ASGD", {"lr": 0.1, "weight_decay": 1e-3}, {"eta": 0.07}),
 }
 
@@ -111,7 +117,7 @@ def levels_by_the_rules(memory: HostThreads, effort: int) -> None:
     rng = np.random.default_rng(8)
     sizes = (16500, 1, 0, 300)
     plain, mixed = [("float32",) * 3], [("bfloat16", "bfloat16", "float32"), ("float16", "float32", "float16")]
-    every = ("momentum", "RMSprop, momentum", "AMSGrad")  # one for each kernel
+    every = ("momentum", "RMSprop, momentum", "AMSGrad", "Adamax", "Adadelta")  # one for each kernel
     ladders: dict[str, tuple[Ladder | None, ...]] = {
         name: (None, PAPER_LADDER[name], Ladder((0, 2, 7)), Ladder((3,))) for name in TYPES
     }

@@ -155,6 +155,45 @@ struct AdamRule {
     }
 };
 
+// Adadelta: U = slope * E * |g|, N = theta * D - drift * theta * E.
+struct DeltaRule {
+    float drift, slope, sign, decay, reach, old, fresh, eps;
+    Limits l;
+
+    __device__ __forceinline__ Sides operator()(float theta, float g, const Floats *state, u32 i) const {
+        float square = state[0][i], delta = state[1][i];
+        float a = fabsf(g), size = a < l.min_grad ? l.raised : a, v = times(old, square);
+        if (fresh != l.zero) v = plus(v, times(fresh, min_square(g, size, times(decay, theta), sign, reach, l)));
+        v = fabsf(v) < l.floor ? l.zero : v;
+        float d = root(plus(v, eps)), w = fabsf(delta) < l.floor ? l.zero : delta, e = root(plus(w, eps));
+        float x = times(theta, d), z = times(times(drift, theta), e), error = times(l.margin, plus(fabsf(x), fabsf(z)));
+        float n = minus(min_size(x, minus(x, z)), error), u = times(times(slope, size), e);
+        n = or_nothing(or_nothing(n, a, square, l), a, delta, l);
+        return {u < l.floor ? l.floor : u, n};
+    }
+};
+
+// Adamax, both sides times D**2.
+struct PeakRule {
+    float carry, drift, slope, share, spread, sign, decay, reach, old, fresh, eps;
+    Limits l;
+
+    __device__ __forceinline__ Sides operator()(float theta, float g, const Floats *state, u32 i) const {
+        float mean = state[0][i], peak = state[1][i];
+        float a = fabsf(g), size = a < l.min_grad ? l.raised : a, d = eps;
+        if (fresh != l.zero) d = plus(d, root(min_square(g, size, times(decay, theta), sign, reach, l)));
+        float s = times(old, peak);
+        d = plus(s < d ? d : s, times(l.zero, peak));
+        float m = fabsf(mean), p = plus(times(share, eps), times(spread, m < l.faint ? l.faint : m)), q = times(share, d);
+        float u = times(times(slope, size), q < p ? p : q), x = times(theta, d);
+        float y = times(carry, m < l.faint ? l.zero : mean), z = times(drift, theta);
+        float error = plus(times(l.margin, plus(fabsf(x), plus(fabsf(y), fabsf(z)))), l.lost);
+        float n = times(minus(min_size(x, minus(x, plus(y, z))), error), d);
+        n = minus(n, minus(n, n));     // that product may be infinite
+        return {u < l.floor ? l.floor : u, n};
+    }
+};
+
 template <typename Rule>
 __device__ __forceinline__ void choose_levels(const LevelArguments &a, LevelShared &shared) {
     const i64 *row = a.rows.data + (i64)a.owner.data[blockIdx.x] * Column::NUMBER;
@@ -193,4 +232,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) choose_accumulator(const _
 extern "C" __global__ void __launch_bounds__(THREADS) choose_adam(const __grid_constant__ LevelArguments a) {
     __shared__ LevelShared shared;
     choose_levels<AdamRule>(a, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) choose_delta(const __grid_constant__ LevelArguments a) {
+    __shared__ LevelShared shared;
+    choose_levels<DeltaRule>(a, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) choose_peak(const __grid_constant__ LevelArguments a) {
+    __shared__ LevelShared shared;
+    choose_levels<PeakRule>(a, shared);
 }
