@@ -80,8 +80,7 @@ def compress_file(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> CompressedFile:
-    """Compress a file, or all files of a folder, into an archive, as ``gcodec compress`` does; lossless unless told
-    otherwise.
+    """Compress a file, or a folder, into an archive, as ``gcodec compress`` does; lossless unless told otherwise.
 
     The archive appears when it is complete, with the permissions and times of the file; that of a folder can be read by
     those who may read every file in it.
