@@ -151,6 +151,11 @@ class FileEntry:
         """True if any segment of the file is coded against a base."""
         return any(segment.base for segment in self.segments)
 
+    @property
+    def is_version(self) -> bool:
+        """True if any segment of the file is coded against an earlier file of the archive."""
+        return any(segment.version_of for segment in self.segments)
+
     @cached_property
     def views(self) -> dict[int, list[TensorView]]:
         """The tensors on each segment, by its number."""

@@ -173,7 +173,7 @@ class FileVersions:
         if not entry.tensors or not entry.exact:
             return
         before, depth = None, 0
-        if base is not None and base.number is not None and any(each.version_of for each in entry.segments):
+        if base is not None and base.number is not None and entry.is_version:
             before = self._files[base.number]
             depth, before = before.depth + 1, before.first or before
         added = _Earlier(number, entry, source.path, FileState.of(source.descriptor), depth, before)

@@ -16,6 +16,9 @@ from ..files.file_plan import FilePlan, FileSegment, TensorView, by_segment
 
 #: Tensors of up to so many bytes are put together, up to so many bytes in all: who reads one reads all of these.
 MAX_SMALL, MAX_GROUP = 1 << 16, 1 << 20
+#: Those of so many bytes stay apart where they look like copies of each other, by so many bytes at their beginnings and
+#: ends: an archive stores equal segments once.
+MIN_COPY, _EDGE = 1 << 14, 1 << 8
 
 
 def laid_out(tensors: Mapping[str, tuple[str, tuple[int, ...], int]], apart: Collection[str] = ()) -> list[str]:
@@ -60,7 +63,7 @@ class HasBases(Protocol):
 
 def grouped(plan: FilePlan, base: HasBases | None = None) -> FilePlan:
     """Return the plan of the same file in which runs of small tensors of one type are one segment each, where they are
-    listed in the order in which they lie.
+    listed in the order in which they lie, but for those that look like copies of each other.
 
     Args:
         plan: the plan; tensors that share memory stay as they are.
@@ -71,9 +74,10 @@ def grouped(plan: FilePlan, base: HasBases | None = None) -> FilePlan:
     listed = {view.segment: place for place, view in enumerate(plan.tensors)}
     runs: list[list[int]] = []  # of segments by their numbers
     n_bytes, before, with_base = 0, None, False
+    copies = _copies(plan, views) if base is None or getattr(base, "number", None) is not None else frozenset()
     for number, segment in enumerate(plan.segments):
         size, known = segment.stop - segment.start, with_base
-        small = _is_small(segment, views.get(number, ()))
+        small = number not in copies and _is_small(segment, views.get(number, ()))
         if small and base is not None:
             with_base = base.bytes_for(views[number], size, segment.dtype, alone=len(plan.tensors) == 1) is not None
         fits = before is not None and before.stop == segment.start and before.dtype == segment.dtype
@@ -134,6 +138,29 @@ def are_grouped(views: Sequence[TensorView]) -> bool:
         if view.n_bytes > MAX_SMALL:
             return False
     return end <= MAX_GROUP
+
+
+def _copies(plan: FilePlan, views: Mapping[int, Sequence[TensorView]]) -> frozenset[int]:
+    """Return the numbers of segments with small tensors that are copies of each other, as far as their ends tell."""
+    is_at_hand = getattr(plan.source, "is_at_hand", None)
+    read, alike = plan.source.read, dict[tuple[int, bytes], list[int]]()
+    for number, segment in enumerate(plan.segments):
+        start, size = segment.start, segment.stop - segment.start
+        if MIN_COPY <= size <= MAX_SMALL and segment.dtype is not None and is_at_hand is not None and is_at_hand(start):
+            alike.setdefault((size, read(start, start + _EDGE).tobytes()), []).append(number)
+    found = set[int]()
+    for (_, edge), numbers in alike.items():
+        if len(numbers) < 2 or edge[8:] == edge[:-8]:  # zeros, ones: small in a group, too
+            continue
+        by_end = dict[tuple[str | None, bytes], list[int]]()
+        for number in numbers:
+            segment = plan.segments[number]
+            if _is_small(segment, views.get(number, ())):
+                by_end.setdefault((segment.dtype, read(segment.stop - _EDGE, segment.stop).tobytes()), []).append(
+                    number
+                )
+        found.update(number for same in by_end.values() if len(same) > 1 for number in same)
+    return frozenset(found)
 
 
 def _is_small(segment: FileSegment, views: Sequence[TensorView]) -> bool:

@@ -23,7 +23,7 @@ from ..archive.output import (
     sync_to_disk,
 )
 from ..archive.whole_files import PolicyMaker, add_file
-from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported, number_of
 from ..files import open_source, plan_or_bytes
 from ..files.elements import width
 from ..files.source import naming, open_regular
@@ -180,15 +180,21 @@ def run(args: argparse.Namespace) -> int:
         results += [
             _write(job, args, make_policy, FileVersions() if args.auto_base else bases, written) for job in jobs
         ]
-    if (
-        not args.auto_base
-        and not (args.quiet or args.json or args.rm)
-        and (remark := remark_on_versions(written, len(jobs) == 1))
-    ):
+    if not (args.quiet or args.json) and (remark := _remark(args, results, written)):
         display.note(remark, quiet=False)
     if args.json:
         display.print_json(results)
     return 1 if any(result["problems"] for result in results) else 0
+
+
+def _remark(
+    args: argparse.Namespace, results: list[dict[str, Any]], written: list[tuple[Path, FileEntry]]
+) -> str | None:
+    """Return what differences between the files have saved, or would save; None if there is nothing to be said."""
+    if args.auto_base:
+        n_files, n_versions = (sum(result[key] for result in results) for key in ("files", "versions"))
+        return f"{n_versions} of {number_of(n_files, 'file')} are stored as the difference from an earlier one"
+    return None if args.rm else remark_on_versions(written, len(results) == 1)
 
 
 def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
@@ -416,6 +422,7 @@ def _result(job: ArchiveJob, entries: list[FileEntry], stored: int, seconds: flo
         "tensors": sum(len(entry.tensors) for entry in entries),
         "exact": all(entry.exact for entry in entries),
         "needs_base": any(entry.needs_base for entry in entries),
+        "versions": sum(entry.is_version for entry in entries),
         "input_bytes": size,
         "archive_bytes": stored,
         "ratio": size / stored,

@@ -92,7 +92,8 @@ def test_auto_base_takes_the_remark_at_its_word(capsys):
         save(f"run/step-{step}.safetensors", LATER if step == 10 else WEIGHTS)
     run("compress", "run", "-o", "plain.gc")
     capsys.readouterr()
-    assert not remark(capsys, "run", "-o", "x.gc", "--auto-base")
+    said = remark(capsys, "run", "-o", "x.gc", "--auto-base")
+    assert said == "gcodec: note: 1 of 2 files are stored as the difference from an earlier one\n"
     assert 2 * Path("x.gc").stat().st_size < 1.2 * Path("plain.gc").stat().st_size
     capsys.readouterr()
     run("verify", "x.gc", "--against", "run")
@@ -126,6 +127,17 @@ def test_auto_base_is_refused_where_it_means_nothing(arguments, message, capsys)
         save(path, WEIGHTS)
     run("compress", *arguments, "--auto-base", code=2)
     assert message in capsys.readouterr().err
+
+
+def test_auto_base_of_named_files_may_remove_them(capsys):
+    for step, weights in enumerate((WEIGHTS, LATER)):
+        save(f"{step}.safetensors", weights)
+    before = Path("1.safetensors").read_bytes()
+    assert "1 of 2 files" in remark(capsys, "0.safetensors", "1.safetensors", "-o", "x.gc", "--auto-base", "--rm")
+    assert [path.name for path in Path().iterdir()] == ["x.gc"]
+    run("decompress", "x.gc")
+    assert Path("1.safetensors").read_bytes() == before
+    assert not remark(capsys, "0.safetensors", "1.safetensors", "-o", "y.gc", "--auto-base", "-q")
 
 
 def test_a_base_with_little_in_common_is_named(capsys):

@@ -11,6 +11,7 @@ import json
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -21,8 +22,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from gcodec.archive.lazy_dict import Unread
 from gcodec.archive.named_parts import named_parts
-from gcodec.archive.structure import flatten, of_text, rebuild
+from gcodec.archive.structure import (
+    Lazily,
+    ParsedStructure,
+    Rebuilder,
+    flatten,
+    of_text,
+    rebuild,
+    translated_errors,
+)
 from gcodec.archive.structure_places import tensor_places
 from gcodec.errors import Corruption, GcodecError
 from gcodec.files.file_plan import TensorView
@@ -168,7 +178,21 @@ class Objects:
         for name in NAMES:
             with suppress(GcodecError):
                 of_text(case, lambda parsed, name=name: named_parts(parsed, name, "case"))  # type: ignore[misc]
+        with suppress(GcodecError):
+            of_text(case, self._use_lazily)
         return type(rebuild(case, self._read, 1 << 20))
+
+    def _use_lazily(self, parsed: ParsedStructure) -> None:
+        """Put an object together item by item, as each is used."""
+
+        def once(value: Unread, make: Callable[[Any], Any]) -> Any:
+            with translated_errors():
+                return make(value.node)
+
+        found = [Rebuilder(parsed, self._read, 1 << 20, None, Lazily(once, ())).value(parsed.state, 0)]
+        while found:
+            value = found.pop()
+            found += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
 
     def _read(self, name: str, kind: str) -> Any:
         """Return the tensor of a name."""

@@ -15,7 +15,8 @@ from tests.fuzz.runner import BATCH, fuzz, replay
 from tests.fuzz.targets import TARGETS, at_hand, load
 from tests.support.paths import ROOT
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded")  # the fuzzer forks; it runs one thread
+#: The fuzzer forks, and runs one thread; torch says of what it has quantized that this will go.
+pytestmark = pytest.mark.filterwarnings("ignore:.*(multi-threaded|quantize)")
 CASES = sorted(FOUND.glob("*/*"))
 
 
