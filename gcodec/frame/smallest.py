@@ -3,7 +3,7 @@ plans leave open, and take the smallest frame."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -79,20 +79,23 @@ def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview
     smallest: bytes | memoryview | None = None if profile else encode_short(request)
     if smallest is not None:
         return copied_to_caller(smallest, out)
-    for asked, plan, is_only, least_bytes in _ways(request, profile):
+    ways = _ways(request, profile)
+    for asked, plan, is_only, least_bytes in ways:
         frame = encode_values(asked, plan, out if is_only else None)
         plan.close()
         if is_only:
+            ways.close()  # here, for an interrupt while the generator is collected would be lost
             return frame
         if smallest is None or len(frame) < len(smallest):
             smallest = frame
         if len(smallest) <= least_bytes:
             break
+    ways.close()
     assert smallest is not None
     return copied_to_caller(smallest, out)
 
 
-def _ways(request: EncodeRequest, profile: int) -> Iterator[Way]:
+def _ways(request: EncodeRequest, profile: int) -> Generator[Way, None, None]:
     """Yield the ways that may make an array smallest, given what it is like (``profile_of``)."""
     values, exact = request.values, exactly(request) if request.bit_layout.lossy else request
     indexed = make_indexed_plan(exact) if may_be_indexed(request) else None
