@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from bench.markdown import markdown
@@ -15,6 +16,7 @@ SERIES, EACH_WHOLE, ALL_PARTS = "gcodec series", "gcodec, each whole", "all"
 FIXED, BF16, UNLIMITED = "gcodec bf16", "Gloo bf16", "unshaped"
 STEPS_AT_BF16 = "gcodec bf16"  #: steps of training with ``mode="bf16"``, without the bypass
 LEARNING_RATE = "1e-06"
+FEW_VALUES = "TopK(0.1, mantissa_bits=1)"
 #: How kinds of data end in codec.csv, and what they are called.
 KINDS = {
     f"{group} {dtype}": f"{name}, {dtype}"
@@ -53,6 +55,11 @@ def front_table(results: Path) -> list[str]:
             "[series](docs/checkpoints.md#series-of-checkpoints)",
         ],
         ["DDP over a slow link", _allreduce(results), "[training](docs/training.md)"],
+        [
+            "parameters that are exchanged now and then (DiLoCo)",
+            _outer(results),
+            "[DiLoCo](docs/training/diloco.md#few-bits-or-few-values)",
+        ],
         ["inference workers that follow a training run", _weight_sync(results), "[weight sync](docs/weight-sync.md)"],
     ]
     return markdown(["you have", "you get, measured", "start here"], rows)
@@ -118,6 +125,16 @@ def fixed_of_bf16(results: Path, column: str) -> dict[tuple[str, str, str], floa
     for row in read_table(results / "cluster-allreduce.csv")[1]:
         rows.setdefault((row["model"], row["workers"], row["rate"]), {})[row["method"]] = row[column]
     return {bed: float(by_method[FIXED]) / float(by_method[BF16]) for bed, by_method in rows.items()}
+
+
+def _outer(results: Path) -> str:
+    own, dense = (
+        {row["seed"]: row for row in read_table(results / "experiment-outer.csv")[1] if row["mode"] == mode}
+        for mode in (FEW_VALUES, "dense")
+    )
+    share = fmean(float(row["of_dense"]) for row in own.values())
+    loss = fmean(float(row["loss"]) - float(dense[seed]["loss"]) for seed, row in own.items())
+    return f"{share:.2f} of the bytes of a float32 exchange, at a loss that is {loss:+.2f} nats off in small runs"
 
 
 def _weight_sync(results: Path) -> str:

@@ -122,7 +122,7 @@ class DiLoCo:
         self._kept_back = None if self._plan is None else OuterExchange(self._plan, lane.rank, lane.size)
         if self._plan is not None and not any(map(self._plan.compresses, self._all())):
             reason = small_tensor_reason(self._plan)
-            self._log.say(lane.rank, reason, f"not compressed are all parameters, as {reason}")
+            self._log.say(lane.rank, reason, f"not compressed are all parameters, which are {reason}")
         with torch.no_grad():
             for param in self._all():
                 # Gloo sends memory as it lies, which is another order of values where the strides are other ones.

@@ -61,6 +61,7 @@ LINES = {
     "group, all-to-all": f"gcodec: not compressed are calls of all_to_all_single{MOVED}",
     "group, send": f"gcodec: not compressed are calls of send{MOVED}",
     "allreduce, small": f"allreduce: not compressed are tensors {SMALL}",
+    "DiLoCo, int4, tiny": "DiLoCo: not compressed are all parameters, which are tensors of fewer than 1024 values",
     "DiLoCo, tiny": "DiLoCo: not compressed are all 1440 bytes of torch.float32 parameters, which are below smallest=",
 }
 #: What ways raise that are refused, by gcodec or by torch itself.

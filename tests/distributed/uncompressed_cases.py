@@ -584,10 +584,10 @@ def _another_model() -> tuple[float, float]:
 # ---------------------------------------------------------------------------------- allreduce, DiLoCo, weights, debug
 
 
-def diloco(width: int) -> tuple[float, float]:
+def diloco(width: int, mode: str | None = None) -> tuple[float, float]:
     """Make one exchange."""
     model = Stack(width)
-    outer = gd.DiLoCo(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    outer = gd.DiLoCo(torch.optim.SGD(model.parameters(), lr=0.1), 1, mode=mode)
     with torch.no_grad():
         for param in model.parameters():
             param.add_(values(param.numel()).view(param.shape), alpha=0.01)
@@ -645,6 +645,8 @@ way("allreduce, integers")(lambda: refused(torch.ones(LARGE, dtype=torch.int32),
 way("allreduce, maximum")(lambda: refused(values(), "max"))
 way("DiLoCo")(lambda: diloco(WIDTH))
 way("DiLoCo, tiny")(lambda: diloco(8))
+way("DiLoCo, int4")(lambda: diloco(WIDTH, "int4"))
+way("DiLoCo, int4, tiny")(lambda: diloco(8, "int4"))
 way("weights")(weights)
 way("DETAIL, group")(lambda: detail(summed, "gcodec"))
 way("DETAIL, FSDP2")(lambda: detail(lambda group: train_fsdp(mesh=DeviceMesh.from_group(group, "cpu")), "gloo"))
