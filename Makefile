@@ -81,8 +81,26 @@ NVIDIA := .cache/nvidia
 NVIDIA_TOOLS := nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 GPU_CHECKS := tests/gpu/test_native.py tests/gpu/test_instructions.py
 
-check-gpu: $(NVIDIA)/.installed ## the GPU kernels' machine code, without a GPU: instructions, registers, spills, rounding
+# The laws of the kernels on what NVRTC makes of them, run by this CPU: PTX="13.5:90 12.4" chooses versions, each with one
+# architecture or all that it compiles for; LAWS="lossless hashes" some laws; SCHEDULES=10 more orders of threads.
+NVRTC_12.4 := nvidia-cuda-nvrtc-cu12==12.4.127
+NVRTC_12.8 := nvidia-cuda-nvrtc-cu12==12.8.93
+NVRTC_13.0 := nvidia-cuda-nvrtc==13.0.88
+PTX := 12.4 12.8 13.0 13.5
+SCHEDULES := 1
+ifdef QUICK
+PTX := 13.5:90
+GPU_CHECKS := tests/gpu/test_instructions.py
+LAWS := places_of_any_alignment lossless ladders golden_frames statuses_that_are_read_late spoilt_patches histograms \
+	levels_by_the_rules hashes
+endif
+PTX_VERSIONS := $(foreach word,$(PTX),$(firstword $(subst :, ,$(word))))
+PTX_NVRTC := $(patsubst %,$(NVIDIA)/nvrtc-%/.installed,$(filter-out 13.5,$(PTX_VERSIONS)))
+
+check-gpu: $(NVIDIA)/.installed $(PTX_NVRTC) ## the GPU kernels' device code, without a GPU: limits, and the laws on a CPU, an hour; QUICK=1 tries it
 	@PYTHONPATH=$(NVIDIA) $(BIN)/python -m pytest $(GPU_CHECKS)
+	@GCODEC_PTX="$(PTX)" GCODEC_PTX_LAWS="$(LAWS)" GCODEC_PTX_SCHEDULES="$(SCHEDULES)" \
+		$(BIN)/python -m pytest $(if $(QUICK),-k "not is_missed",-n auto --dist loadgroup) tests/gpu/ptx
 
 # Without torch's pool every tensor is an allocation of its own, whose ends the sanitizer knows.
 SANITIZER ?= compute-sanitizer
@@ -173,6 +191,10 @@ $(VENV)/.bench: $(VENV)/.installed
 
 $(NVIDIA)/.installed: $(VENV)/.installed Makefile
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(NVIDIA) $(NVIDIA_TOOLS)
+	@touch $@
+
+$(NVIDIA)/nvrtc-%/.installed: $(VENV)/.installed Makefile
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) $(NVRTC_$*)
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed
