@@ -204,7 +204,12 @@ def test_built_in_functions_beside_an_nvrtc_are_loaded_before_it(monkeypatch, tm
         (tmp_path / name).touch()
     monkeypatch.setattr(nvrtc, "_BUILTINS", "libnvrtc-builtins.so.*")
     loaded: list[str] = []
-    monkeypatch.setattr(nvrtc.ctypes, "CDLL", lambda name: loaded.append(name) or Compiler())
+
+    def loads(name: str) -> Compiler:
+        loaded.append(name)
+        return Compiler()
+
+    monkeypatch.setattr("ctypes.CDLL", loads)
     nvrtc.load(str(tmp_path / "libnvrtc.so.13"))
     nvrtc.load("libnvrtc.so.12")
     assert [Path(name).name for name in loaded] == [
