@@ -25,7 +25,7 @@ PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations matrix sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
+.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu first-gpu test-integrations matrix sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -128,6 +128,9 @@ golden: $(VENV)/.installed      ## add golden frames and archives that are missi
 
 bench: $(VENV)/.bench          ## the codec beside its peers, an hour; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+first-gpu:      ## a CUDA device's first minutes: are frames right, how fast, in bench/results/first-gpu.csv; under 8 minutes
+	@$(PYTHON) -m bench.first_gpu
 
 bench-gpu:      ## codec and all-reduces on a CUDA device, with whatever PYTHON brings. BENCH_ARGS=--quick tries it
 	@$(PYTHON) -m bench.gpu $(BENCH_ARGS)
