@@ -70,7 +70,7 @@ struct Shadow {
     }
 };
 
-constexpr uint64_t PAGE = 1 << 12;
+constexpr uint64_t PAGE = 1 << 12, MOST_PAGES = 1 << 12;
 std::unordered_map<uint64_t, Shadow> pages;
 uint64_t last_page_number;
 Shadow *last_page;
@@ -100,6 +100,18 @@ Shadow &page_of(uint64_t address) {
         last_page->reserve(PAGE);
     }
     return *last_page;
+}
+
+// Forget what was known of earlier launches, but for bytes that nothing was put into, where that has become much.
+void forget_pages() {
+    if (pages.size() < MOST_PAGES) return;
+    last_page = nullptr;
+    for (auto page = pages.begin(); page != pages.end();) {
+        Shadow &shadow = page->second;
+        shadow.words = {}, shadow.bytes = {}, shadow.parted = {};
+        bool is_unwritten = std::find(shadow.unwritten.begin(), shadow.unwritten.end(), 1) != shadow.unwritten.end();
+        page = is_unwritten ? std::next(page) : pages.erase(page);
+    }
 }
 
 // Note an access of a byte or a word, and return the place of one with which it races, or nothing.
@@ -296,6 +308,7 @@ void run_kernel(void (*body)(const uint8_t *), const uint8_t *given, uint32_t n_
     shared_memory.resize(n_shared);
     shared_shadow.reserve(n_shared);
     launch_stamp++;
+    forget_pages();
     host_threads::instead_of_abort = stop;
     if (_setjmp(before_launch)) {
         host_threads::n_threads = 0;   // none goes on where it is
