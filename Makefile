@@ -25,7 +25,7 @@ PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu test-integrations matrix sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
+.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu first-gpu test-integrations matrix sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -81,8 +81,26 @@ NVIDIA := .cache/nvidia
 NVIDIA_TOOLS := nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-nvdisasm==13.5.37
 GPU_CHECKS := tests/gpu/test_native.py tests/gpu/test_instructions.py
 
-check-gpu: $(NVIDIA)/.installed ## the GPU kernels' machine code, without a GPU: instructions, registers, spills, rounding
+# The laws of the kernels on what NVRTC makes of them, run by this CPU: PTX="13.5:90 12.4" chooses versions, each with one
+# architecture or all that it compiles for; LAWS="lossless hashes" some laws; SCHEDULES=10 more orders of threads.
+NVRTC_12.4 := nvidia-cuda-nvrtc-cu12==12.4.127
+NVRTC_12.8 := nvidia-cuda-nvrtc-cu12==12.8.93
+NVRTC_13.0 := nvidia-cuda-nvrtc==13.0.88
+PTX := 12.4 12.8 13.0 13.5
+SCHEDULES := 1
+ifdef QUICK
+PTX := 13.5:90
+GPU_CHECKS := tests/gpu/test_instructions.py
+LAWS := places_of_any_alignment lossless ladders golden_frames statuses_that_are_read_late spoilt_patches histograms \
+	levels_by_the_rules hashes
+endif
+PTX_VERSIONS := $(foreach word,$(PTX),$(firstword $(subst :, ,$(word))))
+PTX_NVRTC := $(patsubst %,$(NVIDIA)/nvrtc-%/.installed,$(filter-out 13.5,$(PTX_VERSIONS)))
+
+check-gpu: $(NVIDIA)/.installed $(PTX_NVRTC) ## the GPU kernels' device code, without a GPU: limits, and the laws on a CPU, an hour; QUICK=1 tries it
 	@PYTHONPATH=$(NVIDIA) $(BIN)/python -m pytest $(GPU_CHECKS)
+	@GCODEC_PTX="$(PTX)" GCODEC_PTX_LAWS="$(LAWS)" GCODEC_PTX_SCHEDULES="$(SCHEDULES)" \
+		$(BIN)/python -m pytest $(if $(QUICK),-k "not is_missed",-n auto --dist loadgroup) tests/gpu/ptx
 
 # Without torch's pool every tensor is an allocation of its own, whose ends the sanitizer knows.
 SANITIZER ?= compute-sanitizer
@@ -110,6 +128,9 @@ golden: $(VENV)/.installed      ## add golden frames and archives that are missi
 
 bench: $(VENV)/.bench          ## the codec beside its peers, an hour; BENCH_ARGS=--quick tries it, in two
 	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+first-gpu:      ## a CUDA device's first minutes: are frames right, how fast, in bench/results/first-gpu.csv; under 8 minutes
+	@$(PYTHON) -m bench.first_gpu
 
 bench-gpu:      ## codec and all-reduces on a CUDA device, with whatever PYTHON brings. BENCH_ARGS=--quick tries it
 	@$(PYTHON) -m bench.gpu $(BENCH_ARGS)
@@ -174,6 +195,10 @@ $(VENV)/.bench: $(VENV)/.installed
 
 $(NVIDIA)/.installed: $(VENV)/.installed Makefile
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(NVIDIA) $(NVIDIA_TOOLS)
+	@touch $@
+
+$(NVIDIA)/nvrtc-%/.installed: $(VENV)/.installed Makefile
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D) $(NVRTC_$*)
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed

@@ -11,7 +11,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import zstandard
 
 from ..errors import Corruption, GcodecError
 from ..files.elements import width
@@ -20,7 +19,7 @@ from ..files.source import Bytes, new_bytes
 from .entries import Chunk
 from .layout import FRAME, MIN_FRAME, RECORDS, STORED, ZSTD
 from .records import Stream, pack_records, unpack_records
-from .zstd_text import compressed, decompressed
+from .zstd_text import compressed, decompressed, stated_size
 
 #: Level of Zstandard for what is not floating-point numbers, and where the smallest result is wanted; and for fields of
 #: records, in which a higher one finds nothing more, as they look random.
@@ -327,8 +326,6 @@ def unpack_chunk(
         else:
             is_text = chunk.codec == ZSTD
             part = _unpacked_zstd(chunk, payload) if is_text else _unpacked_frame(chunk, payload, base, take)
-    except zstandard.ZstdError as error:  # of its header
-        raise Corruption(f"{where}: {error}") from error
     except GcodecError as error:
         raise type(error)(f"{where}: {error}") from error
     if part.size != chunk.size:
@@ -386,7 +383,7 @@ def _may_stay_exact(options: Mapping[str, Any]) -> bool:
 
 
 def _unpacked_zstd(chunk: Chunk, payload: Bytes) -> Bytes:
-    stated = zstandard.frame_content_size(payload.data)
+    stated = stated_size(payload.data)
     if stated != chunk.size:
         raise Corruption(f"its Zstandard frame decodes to {stated} bytes where {chunk.size} were expected")
     return np.frombuffer(decompressed(payload.data, chunk.size), np.uint8)

@@ -10,9 +10,11 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable, Mapping
+from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -46,42 +48,45 @@ def build(*options: str) -> Any:
 
     Compiling takes seconds, so that a library is kept for the next process and the next run.
     """
+    here = Path(__file__).parent
     command = [
-        compiler(),
-        "-O1",
-        "-g1",
-        "-std=c++17",
-        "-ffp-contract=off",
-        "-shared",
-        "-fPIC",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-Wno-unknown-pragmas",
+        *("-O1", "-g1", "-std=c++17", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
         *(options or TRAPS),
         f"-I{SOURCE}",
-        str(Path(__file__).with_name("host_kernels.cpp")),
+        str(here / "host_kernels.cpp"),
     ]
-    kept = LIBRARIES / f"{_made_of(command)}.so"
+    return library_of(command, [*here.glob("*.cpp"), *here.glob("*.h"), *SOURCE.iterdir()])
+
+
+def library_of(options: list[str], sources: Iterable[Path], text: str = "", mode: int = ctypes.DEFAULT_MODE) -> Any:
+    """Return the library that a compiler of C++ makes with these options, unless it is there from another time.
+
+    Args:
+        options: Options, with the file that is compiled, ``-`` for the text.
+        sources: All files that it reads.
+        text: What is compiled in a file's place.
+        mode: Whether other libraries see its functions, as ``ctypes.CDLL`` takes it.
+    """
+    command = [compiler(), "-shared", "-fPIC", *options]
+    kept = LIBRARIES / f"{_made_of(command, sources, text)}.so"
     if kept.exists():
-        return ctypes.CDLL(str(kept))
+        return ctypes.CDLL(str(kept), mode)
     with contextlib.suppress(OSError):  # a checkout that cannot be written to keeps nothing
         LIBRARIES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=LIBRARIES if os.access(LIBRARIES, os.W_OK) else None) as folder:
         file = Path(folder) / kept.name
-        done = subprocess.run([*command, "-o", str(file)], capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, "-o", str(file)], input=text, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         with contextlib.suppress(OSError):
             file = file.replace(kept)  # whole, whoever else compiles the same
-        return ctypes.CDLL(str(file))
+        return ctypes.CDLL(str(file), mode)
 
 
-def _made_of(command: list[str]) -> str:
+def _made_of(command: list[str], sources: Iterable[Path], text: str) -> str:
     """Return a hash of all that a library is made of: the command, its compiler, the machine, and all sources."""
     version = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True).stdout
-    digest = hashlib.sha256(repr((command, version, platform.machine())).encode())
-    here = Path(__file__).parent
-    for path in sorted([*here.glob("*.cpp"), *here.glob("*.h"), *SOURCE.iterdir()]):
+    digest = hashlib.sha256(repr((command, version, platform.machine(), text)).encode())
+    for path in sorted(sources):
         digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
     return digest.hexdigest()
 
@@ -93,16 +98,23 @@ class HostThreads(HostMemory):
         super().__init__(names)
         self.library = library
 
+    def standing_for(self, names: Mapping[str, str]) -> Self:
+        """Return a memory of the same kernels whose arrays stand for other types. Launches go on in number, so that
+        each kernel has its threads in all orders."""
+        here = copy(self)
+        here.names, here.tables, here.waited = names, {}, 0
+        return here
+
 
 def run(library: Any, kernel: NativeKernel, blocks: int, args: Any, order: int) -> None:
     """Run a kernel of a library on arrays of the host's; blocks and threads take turns in rising order (0), in falling
     order (1), or in one that is drawn by the number."""
-    data = _packed(args)
+    data = packed(args)
     size = getattr(library, f"{kernel.name}_on_host")(data, blocks, order)
     assert size == len(data), "arguments are declared otherwise than they are packed"
 
 
-def _packed(args: Any) -> bytes:
+def packed(args: Any) -> bytes:
     """Return a kernel's arguments as a launch packs them, of arrays of the host's."""
     from gcodec.kernels.cuda.launch_arguments import Flat, GpuArray, add_arguments, layout
 

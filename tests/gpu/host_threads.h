@@ -34,7 +34,10 @@ static Index threadIdx, blockIdx;
 
 namespace host_threads {
 
-constexpr unsigned MOST = 256, STACK = 1 << 16;
+#ifndef STACK_BYTES
+#define STACK_BYTES (1 << 16)
+#endif
+constexpr unsigned MOST = 256, STACK = STACK_BYTES;
 enum State { READY, AT_BARRIER, IN_WARP, DONE };
 
 struct Fiber {
@@ -51,6 +54,7 @@ struct Fiber {
 static Fiber fibers[MOST];
 static unsigned n_threads;
 static void (*work)();
+static unsigned waits_of_block, waits_of_warp[MOST / 32];   // how often __syncthreads and __syncwarp have let threads go on
 
 // In what order to take turns: rising, falling, or, from the third on, by numbers drawn from it.
 enum Order { RISING, FALLING, DRAWN };
@@ -72,7 +76,11 @@ struct Turns {
     unsigned operator[](unsigned k) const { return (k * step + first) & (n - 1); }
 };
 
+// What is done about a failure instead of ending the process, if anything; it does not return.
+static void (*instead_of_abort)(const char *what);
+
 [[noreturn]] static void fail(const char *what, int line) {
+    if (instead_of_abort) instead_of_abort(what);
     fprintf(stderr, "block %u, thread %u: %s (line %d)\n", blockIdx.x, threadIdx.x, what, line);
     abort();
 }
@@ -110,7 +118,8 @@ static void wait(State state) {
 static void make_fibers(unsigned n) {
     for (; n_threads < n; n_threads++) {
         Fiber &fiber = fibers[n_threads];
-        fiber.stack = (char *)malloc(STACK);
+        fiber.begun = false;
+        if (!fiber.stack) fiber.stack = (char *)malloc(STACK);
         getcontext(&fiber.start);
         fiber.start.uc_stack.ss_sp = fiber.stack;
         fiber.start.uc_stack.ss_size = STACK;
@@ -142,6 +151,7 @@ static void serve(unsigned first) {
             fiber.taken = fibers[(first + from) % MOST].given;
         }
     }
+    if (*fibers[first].asked == 'w') waits_of_warp[first / 32]++;
     for (unsigned lane = 0; lane < 32; lane++) fibers[first + lane].state = READY;
 }
 
@@ -176,6 +186,7 @@ static unsigned run_to_barrier(unsigned threads) {
         n_done += fibers[t].state == DONE;
     }
     if (at_barrier && n_done) fail("some threads have returned, others wait for them", 0);
+    if (at_barrier) waits_of_block++;
     for (unsigned t = 0; t < threads && at_barrier; t++) fibers[t].state = READY;
     return n_done;
 }

@@ -198,6 +198,27 @@ def test_an_nvrtc_that_knows_the_device_comes_before_a_later_one_that_does_not(m
         nvrtc.newest_library.cache_clear()
 
 
+def test_built_in_functions_beside_an_nvrtc_are_loaded_before_it(monkeypatch, tmp_path):
+    """NVRTC 13.0's wheel does not find them by itself, and says so only when it compiles."""
+    for name in ("libnvrtc.so.13", "libnvrtc-builtins.so.13.0"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(nvrtc, "_BUILTINS", "libnvrtc-builtins.so.*")
+    loaded: list[str] = []
+
+    def loads(name: str) -> Compiler:
+        loaded.append(name)
+        return Compiler()
+
+    monkeypatch.setattr("ctypes.CDLL", loads)
+    nvrtc.load(str(tmp_path / "libnvrtc.so.13"))
+    nvrtc.load("libnvrtc.so.12")
+    assert [Path(name).name for name in loaded] == [
+        "libnvrtc-builtins.so.13.0",
+        "libnvrtc.so.13",
+        "libnvrtc.so.12",
+    ]
+
+
 def test_without_nvrtc_that_the_driver_could_follow_it_is_unsupported() -> None:
     with pytest.raises(Unsupported, match=r"CUDA 3 .*pip install"):
         nvrtc.newest_library(3)

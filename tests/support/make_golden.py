@@ -25,7 +25,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
 
 import gcodec
 from gcodec import LITERAL_GCOMP, PAPER_LADDER
@@ -106,6 +105,8 @@ class Dump:
     @classmethod
     def read(cls, path: Path) -> Dump:
         """Read a file of ``tests/corpus`` (docs/recording.md)."""
+        from safetensors import safe_open  # which a machine with a GPU may lack
+
         groups: dict[str, dict[str, np.ndarray]] = {}
         with safe_open(path, "np") as dump:
             metadata = dump.metadata()

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import zstandard
 from xxhash import xxh3_128_digest, xxh3_128_hexdigest
 
 from .cpu_levels import CpuLevel, level_for
@@ -60,6 +59,8 @@ def entry(kernel: str, stamp: str, key: Any, data: Any, dumps: Any, effort: int 
         dumps: Pickles it.
         effort: Level of zstd.
     """
+    import zstandard
+
     portable = portable_key(key)
     content = dumps((stamp, portable, data))
     packed = zstandard.ZstdCompressor(effort).compress(content)
@@ -72,6 +73,8 @@ def load(kernel: str, stamp: str, key: Any) -> Any:
     if portable is None or archive is None:
         return None
     try:
+        import zstandard
+
         stored = archive.read(entry_name(kernel, stamp, portable))
         content = zstandard.ZstdDecompressor().decompress(stored[16:])
         if xxh3_128_digest(content) != stored[:16]:

@@ -5,10 +5,11 @@ What it makes of ``source/`` is code for one architecture, a *cubin*, and is kep
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ SOURCE = Path(__file__).parent / "source"
 LEAST_CAPABILITY = (7, 0)
 _SONAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _PATTERN = "nvrtc64_*_0.dll" if sys.platform == "win32" else "libnvrtc.so.*"
+_BUILTINS = "nvrtc-builtins64_*.dll" if sys.platform == "win32" else "libnvrtc-builtins.so.*"
 
 
 def cubin_of(file: str, capability: tuple[int, int], driver_version: int) -> bytes:
@@ -69,6 +71,16 @@ def compile_cubin(
     Raises:
         Unsupported: The compiler refuses the source.
     """
+    own = f"--gpu-architecture=sm_{architecture[0]}{architecture[1]}"
+    return compile_file(library, file, texts, (own, *options), "CUBIN")
+
+
+def compile_file(library: Any, file: str, texts: dict[str, str], options: Sequence[str], product: str) -> bytes:
+    """Return what NVRTC makes of a file with these options: its ``"CUBIN"``, or its ``"PTX"``.
+
+    Raises:
+        Unsupported: The compiler refuses the source.
+    """
     program = ctypes.c_void_p()
     headers = [name for name in texts if name != file]
     names = (ctypes.c_char_p * len(headers))(*[name.encode() for name in headers])
@@ -76,13 +88,13 @@ def compile_cubin(
     text = ctypes.c_char_p(texts[file].encode())
     _call(library, "nvrtcCreateProgram", ctypes.byref(program), text, file.encode(), len(headers), contents, names)
     try:
-        given = ("--std=c++17", f"--gpu-architecture=sm_{architecture[0]}{architecture[1]}", *options)
+        given = ("--std=c++17", *options)
         arguments = (ctypes.c_char_p * len(given))(*[option.encode() for option in given])
         try:
             _call(library, "nvrtcCompileProgram", program, len(given), arguments)
         except Unsupported as error:
             raise Unsupported(f"{error}: {_read(library, 'ProgramLog', program).decode(errors='replace')}") from None
-        return _read(library, "CUBIN", program)
+        return _read(library, product, program)
     finally:
         _call(library, "nvrtcDestroyProgram", ctypes.byref(program))
 
@@ -149,10 +161,25 @@ def _libraries() -> Iterator[tuple[Any, tuple[int, int]]]:
     folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
     names = [str(path) for folder in folders for path in sorted(folder.glob(f"*/*/{_PATTERN}"))]
     for name in (*names, *_SONAMES):
-        try:
-            library = ctypes.CDLL(name)
-            major, minor = ctypes.c_int(), ctypes.c_int()
-            _call(library, "nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-        except (OSError, AttributeError, Unsupported):
-            continue
-        yield library, (major.value, minor.value)
+        with contextlib.suppress(OSError, AttributeError, Unsupported):
+            yield load(name)
+
+
+def load(name: str) -> tuple[Any, tuple[int, int]]:
+    """Return the NVRTC of a file, or the one that the system finds by a name, and its version.
+
+    The library with its built-in functions, which it loads by name when it compiles, is loaded before from the same
+    folder: that of NVRTC 13.0's wheel does not find the one beside it.
+
+    Raises:
+        OSError: It cannot be loaded.
+        AttributeError: It is another library.
+        Unsupported: It cannot tell its version.
+    """
+    for beside in sorted(Path(name).parent.glob(_BUILTINS)) if Path(name).is_absolute() else ():
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(beside))
+    library = ctypes.CDLL(name)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _call(library, "nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+    return library, (major.value, minor.value)

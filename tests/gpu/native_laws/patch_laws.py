@@ -38,18 +38,10 @@ from tests.support.paths import GOLDEN, GOLDEN_INVALID
 STANDS_FOR = {name: {f"uint{BY_NAME[name].bits}": name} for name in BY_NAME}
 
 
-def as_type(memory: HostThreads, dtype: str) -> HostThreads:
-    """Return a memory of the same kernels, for which arrays of unsigned integers are of a type. Launches go on in
-    number, so that each kernel has its threads in all orders."""
-    here = HostThreads(memory.library, STANDS_FOR[dtype])
-    here.launched = memory.launched
-    return here
-
-
 def outcome_with_base(memory: HostThreads, frame: bytes, base: Bits, dtype: str, books: Any = ()) -> Any:
     """Return what the device makes of a frame and its base: bits of values, or the kind of refusal, which is the same
     over the base and apart from it; a frame that is refused leaves the base as it was."""
-    here = as_type(memory, dtype)
+    here = memory.standing_for(STANDS_FOR[dtype])
     results: list[Any] = []
     for in_place in (True, False):
         own = base.copy()
@@ -133,7 +125,7 @@ def patches_made(memory: HostThreads, effort: int) -> None:
     for number, (name, share) in enumerate(
         product(("float32", "bfloat16", "float16", "float8_e4m3fn"), (0.0, 0.002, 0.03, 0.3))
     ):
-        here = as_type(memory, name)
+        here = memory.standing_for(STANDS_FOR[name])
         for n, log2s, least in ((700_001, None, 1 << 14), (20_000, (11, 8), 256), (300, (10, 6), 256)):
             base = np.resize(Case(name, "gaussian").bits.reshape(-1), n).copy()
             wanted = near(base, share, number)
@@ -169,7 +161,7 @@ def patches_of_any_place_and_classes(memory: HostThreads, effort: int) -> None:
     differs, or all of a class."""
     made = 0
     for number, name in enumerate(("float32", "bfloat16", "float16", "float8_e4m3fn")):
-        here = as_type(memory, name)
+        here = memory.standing_for(STANDS_FOR[name])
         base = np.resize(Case(name, "gaussian").bits.reshape(-1), 70_003 + number).copy()
         if number == 1:
             base[20_000:40_000] = base[0]

@@ -65,7 +65,7 @@ struct GeneralDecoder : PlanesShared {
     template <typename V>
     __device__ __forceinline__ void write_values(const Block<V> &block, const Fields &f, const DecodeTables &tables,
                                                  uint2 spans) const {
-        u32 lane = threadIdx.x & 31, n_streams = block.n_streams(), own_plane = lane & (MAX_PLANES - 1);
+        u32 lane = threadIdx.x & 31, n_streams = block.n_streams(), own_plane = plane_of(lane, n_planes);
         u32 below = 8 * (u32)sizeof(V) - 1 - n_head_bits, head_mask = (1u << n_head_bits) - 1;    // bits below the head
         u32 swapped = sign_in_head;     // of the head's lowest bit and the tail's highest
         bool aligned = takes_four(block);

@@ -26,7 +26,7 @@ struct PlanesDecoder : PlanesShared {
     //                what is there down by as many bits as it has
     template <typename V>
     __device__ __forceinline__ void write_values(const Block<V> &block) const {
-        u32 lane = threadIdx.x & 31, n_streams = block.n_streams(), own_plane = lane & (MAX_PLANES - 1);
+        u32 lane = threadIdx.x & 31, n_streams = block.n_streams(), own_plane = plane_of(lane, n_planes);
         bool aligned = takes_four(block);
         for (u32 s = threadIdx.x >> 5; s < n_streams; s += WARPS) {
             u32 count = block.length(s), references = reference[s] * 0x01010101u;

@@ -346,7 +346,7 @@ struct PlanesEncoder : StreamsShared {
             sum += bring_out(source, window, begin, begin + bytes * 8);
             __syncwarp();
             // Of a plane its width, and the bits of the block between which its items lie, in the lane of its number.
-            u32 plane = lane & (MAX_PLANES - 1), own_width = widths[plane], own_from = begin_of(s, plane);
+            u32 plane = plane_of(lane, n_planes), own_width = widths[plane], own_from = begin_of(s, plane);
             u32 own_bits = (counts[pair_of(plane)][s] >> shift_of(plane) & 0xFFFF) * own_width;
 #pragma unroll 1
             for (u32 q = 0; q < n_planes; q++) {

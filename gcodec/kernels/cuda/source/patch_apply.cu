@@ -238,14 +238,15 @@ __device__ __forceinline__ void read_sub_stream(const ReadArguments &a, Nothing 
     u64 g = (u64)blockIdx.x * WARPS + (threadIdx.x >> 5);
     if (g >= (u64)a.streams.owner.n_items || threadIdx.x & 31) return;
     u32 b = (u32)a.streams.owner.data[g], begin = a.streams.begins.data[g], size = a.streams.sizes.data[g];
-    if (size == 0 || a.statuses.data[b] != OK) return;
+    // Atomic, both here and below: another sub-stream of the block may be found bad at the same time.
+    if (size == 0 || atomicOr(a.statuses.data + b, (i32)OK) != OK) return;
     SparseBlock block(a.frame, a.shape, b);
     u32 log2 = a.streams.logs.data[b], s = (u32)(g - (u64)a.streams.firsts.data[b]);
     u32 n = least(1u << log2, block.n - (s << log2));
     ChangeReader reader{block, a.books, (u32)block.book(a.shape), begin * 8, (begin + size) * 8};
     u64 at = a.keep ? (u64)a.streams.starts.data[g] : 0;
     u32 bit = read_changes(a, reader, n, a.streams.counts.data + g * MAX_CLASSES, at);
-    if (bit == FAULT || (bit + 7) >> 3 != begin + size) a.statuses.data[b] = BAD_STREAM;
+    if (bit == FAULT || (bit + 7) >> 3 != begin + size) atomicOr(a.statuses.data + b, (i32)BAD_STREAM);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) read_sub_streams(const __grid_constant__ ReadArguments a) {

@@ -59,6 +59,9 @@ __device__ __forceinline__ u32 number_of(const u32 *sums, u32 plane) {
     return sums[pair_of(plane)] >> shift_of(plane) & 0xFFFF;
 }
 
+// The plane whose numbers a lane holds for its warp: its own, or again one of those whose sums are made.
+__device__ __forceinline__ u32 plane_of(u32 lane, u32 n_planes) { return lane & (n_planes > 4 ? 7 : 3); }
+
 // Return the bits that each of four values has in a plane of this width, a byte for each.
 __device__ __forceinline__ u32 bits_of(u32 owned, u32 plane, u32 width) {
     return (digit_of(owned, plane) * 0x00204081u & 0x01010101u) * width;
