@@ -5,10 +5,8 @@ BIN    := $(VENV)/bin
 INTEGRATIONS := .venv-integrations
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-# Files of tests are spread over processes, the longest first (tests/conftest.py): one more than there are cores, for
-# tests wait now and then for ranks and commands that they start.
-WORKERS := $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
-SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Files of tests are spread over the cores, the longest first (tests/conftest.py).
+SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 # Tests that run a second time on the code that a CPU without AVX and BMI gets, and, where there is AVX-512, once more
 # on that for AVX2: steps of float32 with `make test`, and with `make slow` all kernels and whole frames of all types.
