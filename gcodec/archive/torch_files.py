@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pickle import PickleError
 from typing import Any
 
-from ..errors import GcodecError, missing_torch
+from ..errors import GcodecError, NoMemory, missing_torch
 
 #: What torch raises on a file with other objects than it loads, or that it finds malformed.
 _UNREADABLE = (
@@ -21,6 +21,8 @@ _UNREADABLE = (
 )
 #: Parts of what torch says in a RuntimeError of a file that it does not read; others are of memory and devices.
 _OF_FILES = ("TorchScript", "PytorchStreamReader", "Invalid magic number", "corrupt")
+#: What torch says in a RuntimeError where host memory is not there; on devices the error is one of its own.
+_NO_HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 
 
 def load_torch(
@@ -58,6 +60,8 @@ def load_torch(
     except (*_UNREADABLE, RuntimeError) as error:
         is_of_file = isinstance(error, _UNREADABLE) or any(words in str(error) for words in _OF_FILES)
         check_was_read(error)
+        if _NO_HOST_MEMORY in str(error):
+            raise NoMemory(f"{where}: there is no memory to load it: {error}") from error
         if isinstance(error, GcodecError) or not is_of_file:
             raise
         reason = str(error).splitlines()[0] if str(error) else repr(error)

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file as save_safetensors
 
 import gcodec
-from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, NoMemory, Unsupported
 from tests.support.gguf_files import Stored, gguf_file
 
 STATE: dict[str, Any] = {"model": {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2).bfloat16()}, "step": 3}
@@ -232,3 +232,15 @@ def test_files_are_loaded_without_torch_where_it_is_not_needed(tmp_path, monkeyp
     assert gcodec.load(tmp_path / "a.pt", like="numpy", names="*/w")["model/w"].shape == (2, 3)
     with pytest.raises(GcodecError, match=r"a\.pt is a file of torch\.save, which needs torch: .*like='numpy'"):
         gcodec.load(tmp_path / "a.pt")
+
+
+def test_no_host_memory_for_torch_is_no_error_of_its_own(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.ones(3)}, tmp_path / "x.pt")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8000 bytes.")
+
+    monkeypatch.setattr(torch, "load", refuse)
+    with pytest.raises(NoMemory, match=r"x\.pt: there is no memory to load it: .* 8000 bytes"):
+        gcodec.load(tmp_path / "x.pt")

@@ -57,7 +57,7 @@ def test_every_part_of_the_benchmarks_is_run_and_shown():
         result = everything.commands(quick, Path("dumps"), report.RESULTS)
         names = [command[0] for command in result]
         modules = {f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py") if "def main(" in path.read_text()}
-        on_devices = {"bench.gpu", "bench.gpu_allreduce"}  # on another machine, by `make bench-gpu`
+        on_devices = {"bench.gpu", "bench.gpu_allreduce", "bench.first_gpu"}  # `make bench-gpu`, `make first-gpu`
         # The first wants NVIDIA's tools, which few have, the next two checkpoints, and the last packages from PyPI.
         on_request = {"bench.gpu_instructions", "bench.features", "bench.quantized", "bench.public_models"}
         apart = {"bench.__main__", *on_request, *on_devices}

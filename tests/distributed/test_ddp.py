@@ -129,7 +129,8 @@ def test_an_accuracy_rounds_the_sum_once_among_more_ranks(others, name, mantissa
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"mode": "int8"}, r"or one of 'exact', 'bf16', 'fp16', not 'int8'"),
+        ({"mode": "int3"}, r"or one of 'exact', 'bf16', 'fp16', not 'int3'"),
+        ({"mode": "int8"}, r"mode='int8' needs error feedback: .* CompressedGradients\(model, 'int8'\)"),
         ({"mode": "fp8"}, r"mode='fp8' needs error feedback: .* CompressedGradients\(model, 'fp8'\)"),
         ({"mode": "optimizer"}, r"optimizer must be given with mode='optimizer'"),
         ({"mode": "bf16", "optimizer": True}, r"optimizer and mode='bf16' must not both be given"),

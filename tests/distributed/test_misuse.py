@@ -133,8 +133,8 @@ def test_a_hook_without_a_state_says_what_is_right():
 
 
 def test_an_optimizer_without_a_rule_is_refused_in_the_words_of_the_hook():
-    optimizer = torch.optim.NAdam([torch.nn.Parameter(torch.ones(3))])
-    with pytest.raises(gcodec.Unsupported, match=r"NAdam: use mode=Lossless\(\) or mode=FixedBits\(k\) instead"):
+    optimizer = torch.optim.Rprop([torch.nn.Parameter(torch.ones(3))])
+    with pytest.raises(gcodec.Unsupported, match=r"Rprop: use mode=Lossless\(\) or mode=FixedBits\(k\) instead"):
         gcodec.distributed.CompressedAllreduce(optimizer=optimizer)
 
 
