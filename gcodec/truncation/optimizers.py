@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..dtypes import BY_NAME
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import Array, Ladder, Levels
 from ..tensors import as_plain_array, check_has_memory
@@ -252,6 +253,11 @@ def _nadam(view: OptimizerView, policy: Policy, grad: str) -> Formula:
 def _radam(view: OptimizerView, policy: Policy, grad: str) -> Formula:
     if view.hyper["capturable"]:
         raise Unsupported(f"capturable RAdam, which computes its rectification in float32, has no bound: {ADVICE}")
+    kind = BY_NAME[grad]
+    if view.hyper["eps"] < 2.0 ** (2 - (1 << kind.exponent_bits - 1) - kind.mantissa_bits):
+        # Until rectification begins, torch's steps of several tensors at once divide eps + sqrt(v) by zero, which is
+        # NaN where that is zero, too, and forget it where it is not.
+        raise Unsupported(f"RAdam whose eps is 0 in {grad} has no bound: {ADVICE}")
     return formulas.radam_formula(_next_step(view), _adam_options(view), policy=policy, grad=grad)
 
 
