@@ -330,6 +330,13 @@ def test_a_quantized_tensor_of_another_type_is_refused_with_what_it_is_made_of()
         gcodec.save({"q": value}, io.BytesIO())
 
 
+def test_a_quantized_tensor_of_which_torch_cannot_make_floats_is_refused():
+    integers, scales = torch.ones(2, 2, dtype=torch.int32), torch.ones(2)
+    value = torch._make_per_channel_quantized_tensor(integers, scales, scales, 0)
+    with pytest.raises(InvalidArgument, match=r"torch.qint32, per_channel_affine_float_qparams: pass its int_repr\(\)"):
+        gcodec.save({"q": value}, io.BytesIO())
+
+
 class Closing:
     """Says that it has ended."""
 
@@ -572,6 +579,10 @@ def test_sparse_tensors_with_wrong_parts_are_corruption(parts):
         (["per_channel_affine", ["torch", "torch", "torch"], 0], {"scales": torch.ones(3, dtype=torch.float64)}),
         (["per_channel_affine", ["torch", "torch", "torch"], 0], {"scales": torch.ones(2)}),
         (["per_channel_affine_float_qparams", ["torch", "torch", "torch"], 0], {}),
+        (
+            ["per_channel_affine_float_qparams", ["torch", "torch", "torch"], 0],
+            {"int_repr": torch.ones(2, dtype=torch.int32), "scales": torch.ones(2), "zero_points": torch.zeros(2)},
+        ),
         (["per_channel_affine", ["numpy", "torch", "torch"], 0], {}),
         (["per_channel", ["torch", "torch", "torch"], 0], {}),
         (["per_tensor_affine"], {}),
