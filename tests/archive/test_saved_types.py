@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec.archive import own_classes
 from gcodec.archive.structure import flatten, rebuild
-from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.archive_maker import object_archive
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(Sparse|ComplexHalf|quantize).*:UserWarning")
@@ -328,6 +328,14 @@ def test_a_quantized_tensor_of_another_type_is_refused_with_what_it_is_made_of()
     value = torch.quantize_per_channel(torch.ones(2, 2), torch.ones(2), torch.ones(2), 0, torch.quint4x2)
     with pytest.raises(InvalidArgument, match=r"q: a tensor .* must be of torch.qint8, .* its int_repr\(\), scales"):
         gcodec.save({"q": value}, io.BytesIO())
+
+
+def test_quantized_tensors_of_the_same_integers_count_for_the_limit():
+    node, integers = {"quantized": ["per_tensor_affine", [{"torch": "q"}], 0.5, 0]}, torch.ones(1000, dtype=torch.int8)
+    for n, limit in ((1, 0), (4, 3000)):
+        assert len(rebuild(own_text([node] * n), lambda name, kind: integers, limit)) == n
+    with pytest.raises(LimitExceeded, match="copies of tensors take 4000 bytes, above the 3000"):
+        rebuild(own_text([node] * 5), lambda name, kind: integers, 3000)
 
 
 def test_a_quantized_tensor_of_which_torch_cannot_make_floats_is_refused():
