@@ -29,6 +29,24 @@ class Unread:
         return repr(self.value) if self.is_read else "<not read>"
 
 
+class _Items(ItemsView[Any, Any]):
+    """The items of a dictionary, which can be gone through from the last to the first, too."""
+
+    _mapping: dict[Any, Any]
+
+    def __reversed__(self) -> Iterator[tuple[Any, Any]]:
+        return ((key, self._mapping[key]) for key in reversed(self._mapping))
+
+
+class _Values(ValuesView[Any]):
+    """The values of a dictionary, which can be gone through from the last to the first, too."""
+
+    _mapping: dict[Any, Any]
+
+    def __reversed__(self) -> Iterator[Any]:
+        return (self._mapping[key] for key in reversed(self._mapping))
+
+
 class LazyDict(dict[Any, Any]):
     """A dictionary whose items are read from a file when they are first used, and are kept from then on.
 
@@ -58,11 +76,11 @@ class LazyDict(dict[Any, Any]):
 
     def items(self) -> Any:
         """Return the items, each of which is read when its turn comes."""
-        return ItemsView(self)
+        return _Items(self)
 
     def values(self) -> Any:
         """Return the values, each of which is read when its turn comes."""
-        return ValuesView(self)
+        return _Values(self)
 
     def pop(self, key: Any, default: Any = _MISSING) -> Any:
         """Return the value of a key and take it out, so that its memory is free once the caller lets go of it."""
@@ -98,6 +116,9 @@ class LazyDict(dict[Any, Any]):
 
     def __eq__(self, other: object) -> bool:
         return dict(self) == (dict(other) if isinstance(other, LazyDict) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # that of dict compares what has not been read
 
     __hash__ = None
 

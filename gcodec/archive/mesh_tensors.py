@@ -89,6 +89,8 @@ def distributed_tensor(part: Any, facts: Sequence[Any], meshes: Sequence[Any]) -
         raise Unsupported("the state has a DTensor: import torch.distributed.tensor before it is loaded")
     import torch
 
+    if len(placements) != len(of_mesh[0]):
+        raise ValueError(f"{len(placements)} placements are none in a mesh of {len(of_mesh[0])} dimensions")
     made = [getattr(module, name)(*rest) for name, *rest in placements]
     try:
         return module.DTensor.from_local(

@@ -14,6 +14,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "per_channel_affine": ("int_repr", "scales", "zero_points"),
     "per_channel_affine_float_qparams": ("int_repr", "scales", "zero_points"),
 }
+#: torch ends the process where it makes floats of one of these.
+_FATAL = ("per_channel_affine_float_qparams", "torch.int32")
 _INTEGERS = {"torch.qint8": "torch.int8", "torch.quint8": "torch.uint8", "torch.qint32": "torch.int32"}
 
 
@@ -26,7 +28,8 @@ def quantized_parts(value: Any, where: str) -> tuple[str, dict[str, Any], list[A
     plain, scheme = value.detach(), str(value.qscheme()).removeprefix("torch.")
     if value.is_meta:
         raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
-    if scheme not in PARTS or str(value.dtype) not in _INTEGERS:
+    integers = _INTEGERS.get(str(value.dtype))
+    if scheme not in PARTS or integers is None or (scheme, integers) == _FATAL:
         raise InvalidArgument(
             f"{where}: a tensor that torch has quantized must be of {', '.join(_INTEGERS)} to be saved, and one of "
             f"{', '.join(PARTS)}, not of {value.dtype}, {scheme}: pass its int_repr(), scales and zero points"
@@ -52,6 +55,8 @@ def quantized_tensor(scheme: str, parts: Sequence[Any], numbers: Sequence[Any]) 
         raise Unsupported("the state has a quantized tensor, which cannot be on the device meta")
     if str(parts[0].dtype) not in _INTEGERS.values():
         raise ValueError("a quantized tensor is made of integers")
+    if (scheme, str(parts[0].dtype)) == _FATAL:
+        raise ValueError("a quantized tensor of 32 bits has no zero points that are floats")
     import torch
 
     if not hasattr(torch, "_make_per_tensor_quantized_tensor"):

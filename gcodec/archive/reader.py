@@ -489,18 +489,25 @@ class ArchiveReader:
         return stored[: chunk.stored]
 
     def _unpacked(self, item: _ChunkToRead) -> Bytes:
-        at, start, chunk, base = item.at, item.start, item.chunk, item.of.base
-        read = (lambda: base.read(start, start + chunk.size)) if base else None
+        at, start, chunk, base, n_read = item.at, item.start, item.chunk, item.of.base, 0
+
+        def read() -> Bytes:
+            nonlocal n_read
+            assert base is not None
+            part = base.read(start, start + chunk.size)
+            n_read += 1
+            return part
+
         take = self._memory.take if item.room is None else partial(room_or, self._memory.take, item.room)
         stored, where = self._stored(item), f"{item.of.where}: chunk at byte {at}"
         try:
-            return unpack_chunk(chunk, stored, where, read, take)
+            return unpack_chunk(chunk, stored, where, read if base else None, take)
         except Unsupported:
             blob = item.of.blob
             of = (blob.cast or blob.version_of) if isinstance(blob, SegmentEntry) else None
-            if (
-                of is not None
-            ):  # these are not the values that it was coded against: where they are damaged, that is why
+            # Where values that were read are not those that it was coded against, damage of them is why. Where they
+            # could not be read, the same was looked for there: each of a chain would double the work.
+            if of is not None and n_read:
                 self._check_here(self._segment(self._entries[of[0]], of[1]))
             raise
 

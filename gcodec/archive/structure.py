@@ -521,6 +521,7 @@ class Rebuilder:
         self._kinds: dict[tuple[str, int], Any] = {}
         self._known: dict[tuple[str, str], Any] = {}
         self._max_copied, self._n_copied = max_copied_bytes, 0
+        self._quantized = set[str]()  # names of the integers that a quantized tensor was made of
 
     def value(self, node: Any, depth: int) -> Any:
         """Return what a node of the JSON stands for."""
@@ -571,6 +572,9 @@ class Rebuilder:
         if tag == "quantized":
             scheme, nodes, *numbers = content
             parts = self._parts(nodes, len(QUANTIZED_PARTS[scheme]), depth)
+            if (name := nodes[0]["torch"]) in self._quantized:  # whose memory is not that of the first
+                self._count_copy(parts[0], name)
+            self._quantized.add(name)
             return quantized_tensor(scheme, parts, [self.value(number, depth + 1) for number in numbers])
         if tag == "distributed":
             node, *facts = content
@@ -700,7 +704,7 @@ class Rebuilder:
             self._count_copy(value, name)
         return item_at((), value, name)
 
-    def _count_copy(self, value: np.ndarray, name: str) -> None:
+    def _count_copy(self, value: Any, name: str) -> None:
         """Raises LimitExceeded if a copy of ``value`` is one too many. A view may have far more values than memory."""
         self._n_copied += value.nbytes
         if self._max_copied is not None and self._n_copied > self._max_copied:

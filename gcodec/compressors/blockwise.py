@@ -115,7 +115,7 @@ class Blockwise(Compressor):
 
     def quantize(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the integers of float32 values, int16[n], and the scales of their blocks: bfloat16's bits, uint16."""
-        n, block = len(values), self.block
+        n, block = len(values), self._block_of(len(values))
         n_blocks = -(-n // block)
         integers, scales = np.empty(n_blocks * block, np.int16), np.empty(n_blocks, np.uint16)
         many = max(_RUN // block, 1)
@@ -132,7 +132,7 @@ class Blockwise(Compressor):
         """Return integers and scales of whole blocks, a row each."""
         greatest = np.abs(rows).max(axis=1)
         if self.bits > _MAX_FITTED:
-            scales = _rounded(greatest / np.float32(self.top))
+            scales = self._rounded(greatest / np.float32(self.top))
             found = self._nearest(rows, _floats_of(scales))
         else:
             shares = rows / np.where(greatest > 0, greatest, 1)[:, None]  # whose squares neither vanish nor overflow
@@ -141,8 +141,16 @@ class Blockwise(Compressor):
                 found = self._nearest(shares, fitted)
                 fitted = (shares * found).sum(axis=1) / np.maximum(np.square(found).sum(axis=1), 1)
                 fitted = np.where(fitted > 0, fitted, 1)  # of zeros, whose scale is 0 as their magnitude is
-            scales = _rounded(fitted * greatest)
+            scales = self._rounded(fitted * greatest)
         return np.where(_usable(scales)[:, None], found, 0).astype(np.int16), scales
+
+    def _rounded(self, positive: np.ndarray) -> np.ndarray:
+        """Return float32 scales as the nearest bfloat16's bits, but of a finite one none that has the greatest integer
+        stand for infinity."""
+        bits = positive.view(np.uint32).astype(np.uint64)
+        most = (np.finfo(np.float32).max / np.float32(self.top)).view(np.uint32) >> 16
+        nearest = np.where(np.isfinite(positive), np.minimum((bits + 0x8000) >> 16, most), 0x7FC0)
+        return nearest.astype(np.uint16)
 
     def _nearest(self, rows: np.ndarray, distance: np.ndarray) -> np.ndarray:
         """Return the nearest integers of values over each row's distance, float32."""
@@ -151,12 +159,16 @@ class Blockwise(Compressor):
 
     def dequantize(self, integers: np.ndarray, scales: np.ndarray) -> np.ndarray:
         """Return the float32 values of integers, int16[n], and scales, bfloat16's bits, uint16."""
-        n = len(integers)
-        values = np.zeros(len(scales) * self.block, np.float32)
+        n, block = len(integers), self._block_of(len(integers))
+        values = np.zeros(len(scales) * block, np.float32)
         values[:n] = integers
         with np.errstate(all="ignore"):  # 0 * infinity is NaN, and says so
-            values.reshape(-1, self.block)[:] *= _floats_of(scales)[:, None]
+            values.reshape(-1, block)[:] *= _floats_of(scales)[:, None]
         return values[:n]
+
+    def _block_of(self, n: int) -> int:
+        """Return how many of ``n`` values share a scale: a block that is longer than all is filled up with nothing."""
+        return min(self.block, max(n, 1))
 
     def _as_bytes(self, integers: np.ndarray) -> np.ndarray:
         """Return integers as the bytes that the codec takes for float8_e4m3fn, of which it entropy-codes the upper
@@ -180,13 +192,6 @@ class Blockwise(Compressor):
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
         n = math.prod(shape)
         return ENVELOPE + _HEAD + packed_size(n, self.bits) + 2 * -(-n // self.block)
-
-
-def _rounded(positive: np.ndarray) -> np.ndarray:
-    """Return float32 values that are not negative as the nearest bfloat16's bits, but no finite one as infinity."""
-    bits = positive.view(np.uint32).astype(np.uint64)
-    nearest = np.where(np.isfinite(positive), np.minimum((bits + 0x8000) >> 16, 0x7F7F), 0x7FC0)
-    return nearest.astype(np.uint16)
 
 
 def _floats_of(scales: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..averaging.averager import CompressionPlan
+from ..averaging.averager import NAMED_PLANS, CompressionPlan
 from ..compressors.contract import Compressor
 from ..errors import (
     InvalidArgument,
@@ -100,7 +100,7 @@ class DiLoCo:
         if self.every % check_int("parts", parts, 1):
             raise InvalidArgument(f"every must be a multiple of parts, {parts}, not {every}")
         self.parts, self._plan = parts, outer_plan(mode)
-        self.mode = Lossless() if self._plan else mode_of(mode, "Visible() or a compressor")
+        self.mode = Lossless() if self._plan else mode_of(mode, "Visible() or a compressor", NAMED_PLANS)
         self.group = group
         self.smallest, self.timeout = check_int("smallest", smallest), check_optional_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
@@ -302,7 +302,7 @@ class DiLoCo:
         kinds = [(anchor.shape, anchor.dtype) for anchor in self._anchors]
         if not complete or [(anchor.shape, anchor.dtype) for anchor in state["anchors"]] != kinds:
             raise InvalidArgument("state must be one of DiLoCo, of version 1, for parameters of these shapes and types")
-        residual = state.get("residual")
+        steps, residual = check_int("steps", state["steps"]), state.get("residual")
         if self._kept_back is not None:
             if residual is not None:
                 self._kept_back.load(residual, self._all())
@@ -313,10 +313,10 @@ class DiLoCo:
                 f"state holds a residual, which mode={self.mode!r:.80} would lose: load it with the mode that it was "
                 "saved with, or call flush() before saving"
             )
-        self.steps = int(state["steps"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps = steps
         for anchor, saved in zip(self._anchors, state["anchors"], strict=True):
             anchor.copy_(saved)
-        self.optimizer.load_state_dict(state["optimizer"])
 
 
 def _held(by_type: dict[torch.dtype, list[torch.Tensor]]) -> list[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +178,7 @@ def cast_of(mode: Any) -> str | None:
     return {"bf16": "bfloat16", "fp16": "float16"}.get(mode) if isinstance(mode, str) else None
 
 
-def mode_of(mode: Any, besides: str = "") -> Mode:
+def mode_of(mode: Any, besides: str = "", names: Iterable[str] = ()) -> Mode:
     """Return a mode, given itself, by an accuracy in a user's words, or as None for lossless mode.
 
     The accuracies are "exact", which loses nothing, and "bf16" and "fp16", which lose no more than torch's compression
@@ -187,6 +187,7 @@ def mode_of(mode: Any, besides: str = "") -> Mode:
     Args:
         mode: a mode, an accuracy, or None.
         besides: what the caller also takes, for the error.
+        names: and by which names.
 
     Raises:
         InvalidArgument: anything else.
@@ -203,7 +204,7 @@ def mode_of(mode: Any, besides: str = "") -> Mode:
     if not isinstance(mode, Mode):
         raise InvalidArgument(
             f"mode must be Lossless(), FixedBits(k), NearLossless(optimizer){besides and f', {besides}'} or one of "
-            f"{', '.join(map(repr, named))}, not {mode!r:.80}"
+            f"{', '.join(map(repr, [*named, *names]))}, not {mode!r:.80}"
         )
     return mode
 

@@ -241,3 +241,27 @@ def test_damage_of_an_earlier_version_is_called_damage():
     with pytest.raises(Corruption), ArchiveReader("x.gc") as archive:
         for _ in archive.restored(archive.files[1]):
             pass
+
+
+def test_why_a_chain_cannot_be_decoded_is_looked_for_once(monkeypatch):
+    rng, run = np.random.default_rng(3), [{name: version(0)["layers.0.weight"] + n for n, name in enumerate("ab")}]
+    for _ in range(MAX_VERSIONS):
+        run.append({name: np.where(rng.random(old.shape) < 0.02, old * 2, old) for name, old in run[-1].items()})
+    for step, tensors in enumerate(run):
+        save(f"run/{step}.safetensors", tensors)
+    compressed(auto_base=True)
+    head, index = index_of(Path("x.gc").read_bytes())
+    a, b = (segment for segment in index["files"][1]["segments"] if "version_of" in segment)
+    a["version_of"], b["version_of"] = b["version_of"], a["version_of"]
+    Path("bad.gc").write_bytes(with_index(head, index))
+    checked, check = list[Any](), ArchiveReader._check_here
+
+    def noted(self: ArchiveReader, blob: Any) -> None:
+        checked.append(blob)
+        check(self, blob)
+
+    monkeypatch.setattr(ArchiveReader, "_check_here", noted)
+    with pytest.raises(Unsupported, match="base is not the array"), ArchiveReader("bad.gc", threads=1) as archive:
+        for _ in archive.restored(archive.files[MAX_VERSIONS]):
+            pass
+    assert len(checked) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import operator
 import os
 import pickle
 import sys
@@ -110,6 +111,8 @@ USES: dict[str, Any] = {
     "pickle": lambda x: pickle.loads(pickle.dumps(x)),
     "torch.save": lambda x: _through(torch.save, torch.load, x),
     "gcodec.save": lambda x: _through(gcodec.save, gcodec.load, x),
+    "reversed items": lambda x: dict(reversed(list(reversed(x.items())))),
+    "reversed values": lambda x: dict(zip(x, reversed(list(reversed(x.values()))), strict=True)),
     "function": lambda x: (lambda **items: items)(**x),
 }
 
@@ -146,10 +149,19 @@ def test_it_is_compared_and_changed_as_a_dictionary(file):
     del model["small"]
     plain = {"a": 1, "b": 2}
     assert model == plain and plain == model and model != {"a": 1}
+    assert not model != plain and not plain != model and not model != model.copy()  # noqa: SIM202 - as dict has them
     assert model.get("x") is None and model.get("x", 3) == 3 and model.pop("x", 4) == 4
     for missing in (lambda: model["x"], lambda: model.pop("x"), lambda: type(model)().popitem()):
         with pytest.raises(KeyError):
             missing()
+
+
+def test_what_has_not_been_read_is_compared_by_its_values(tmp_path):
+    gcodec.save({"model": {"n": np.array(3), "m": np.array(4)}}, tmp_path / "x.gc")
+    for other in ({"n": 3, "m": 4}, {"n": 3, "m": 5}):
+        for equal, unequal in ((operator.eq, operator.ne), (lambda a, b: b == a, lambda a, b: b != a)):
+            model = [gcodec.load(tmp_path / "x.gc", lazy=True)["model"] for _ in range(2)]
+            assert equal(model[0], other) == (not unequal(model[1], other)) == (other["m"] == 4)
 
 
 def test_copies_have_the_same_tensors(file, n_read):

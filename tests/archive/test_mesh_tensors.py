@@ -121,6 +121,8 @@ def test_other_placements_are_refused_with_the_place(mesh):
         (3, [["Replicate"], ["Replicate"]]),
         (3, [["Tensor", 1], ["Replicate"]]),
         (3, [["Partial", 1], ["Shard", 0]]),
+        (3, [["Shard", 0]]),
+        (3, [["Shard", 0], ["Replicate"], ["Replicate"]]),
         (3, 5),
     ],
     ids=str,

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec.archive import own_classes
 from gcodec.archive.structure import flatten, rebuild
-from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.archive_maker import object_archive
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(Sparse|ComplexHalf|quantize).*:UserWarning")
@@ -330,6 +330,21 @@ def test_a_quantized_tensor_of_another_type_is_refused_with_what_it_is_made_of()
         gcodec.save({"q": value}, io.BytesIO())
 
 
+def test_quantized_tensors_of_the_same_integers_count_for_the_limit():
+    node, integers = {"quantized": ["per_tensor_affine", [{"torch": "q"}], 0.5, 0]}, torch.ones(1000, dtype=torch.int8)
+    for n, limit in ((1, 0), (4, 3000)):
+        assert len(rebuild(own_text([node] * n), lambda name, kind: integers, limit)) == n
+    with pytest.raises(LimitExceeded, match="copies of tensors take 4000 bytes, above the 3000"):
+        rebuild(own_text([node] * 5), lambda name, kind: integers, 3000)
+
+
+def test_a_quantized_tensor_of_which_torch_cannot_make_floats_is_refused():
+    integers, scales = torch.ones(2, 2, dtype=torch.int32), torch.ones(2)
+    value = torch._make_per_channel_quantized_tensor(integers, scales, scales, 0)
+    with pytest.raises(InvalidArgument, match=r"torch.qint32, per_channel_affine_float_qparams: pass its int_repr\(\)"):
+        gcodec.save({"q": value}, io.BytesIO())
+
+
 class Closing:
     """Says that it has ended."""
 
@@ -572,6 +587,10 @@ def test_sparse_tensors_with_wrong_parts_are_corruption(parts):
         (["per_channel_affine", ["torch", "torch", "torch"], 0], {"scales": torch.ones(3, dtype=torch.float64)}),
         (["per_channel_affine", ["torch", "torch", "torch"], 0], {"scales": torch.ones(2)}),
         (["per_channel_affine_float_qparams", ["torch", "torch", "torch"], 0], {}),
+        (
+            ["per_channel_affine_float_qparams", ["torch", "torch", "torch"], 0],
+            {"int_repr": torch.ones(2, dtype=torch.int32), "scales": torch.ones(2), "zero_points": torch.zeros(2)},
+        ),
         (["per_channel_affine", ["numpy", "torch", "torch"], 0], {}),
         (["per_channel", ["torch", "torch", "torch"], 0], {}),
         (["per_tensor_affine"], {}),

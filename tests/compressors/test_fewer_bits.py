@@ -132,6 +132,26 @@ def test_integers_in_blocks_are_off_by_half_a_level_and_never_by_more_than_the_b
         assert torch.equal(setting.decompressed(sent).contribution, sent)
 
 
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_values_at_the_end_of_float32_stay_finite(bits):
+    most = torch.finfo(torch.float32).max
+    values = torch.tensor([share * most * sign for share in (0.97, 0.99, 0.999, 1.0) for sign in (1, -1)])
+    compressor = Blockwise(bits, block=1)
+    found = compressor.unpack(compressor.pack(values), values)
+    assert bool(((found - values).abs() <= values.abs() / compressor.top / 2).all())
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_blocks_longer_than_all_values_take_no_more_memory(bits):
+    values = gradients_at(0, 1)[0]["linear"].reshape(-1)
+    payload = Blockwise(bits, block=values.numel()).pack(values)
+    longer = Blockwise(bits, block=1 << 50)
+    assert longer.pack(values) == payload
+    assert torch.equal(longer.unpack(payload, values), Blockwise(bits, block=values.numel()).unpack(payload, values))
+    empty = values[:0]
+    assert longer.unpack(longer.pack(empty), empty).numel() == 0
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_a_value_that_is_not_finite_makes_its_block_nan(bits):
     values = values_of("normal").view(-1)[:6400].view(64, 100)

@@ -385,10 +385,21 @@ def refusals() -> None:
         except gcodec.InvalidArgument:
             continue
         raise AssertionError("not refused")
+    loop = gd.DiLoCo(real, 1)
+    state = loop.state_dict()
+    moved = {**state, "steps": 7, "anchors": [anchor + 1 for anchor in state["anchors"]]}
+    for bad in ({**state, "steps": -1}, {**moved, "steps": True}, {**moved, "optimizer": {}}):
+        try:
+            loop.load_state_dict(bad)
+        except gcodec.InvalidArgument:
+            now = loop.state_dict()
+            assert now["steps"] == 0 and all(map(torch.equal, now["anchors"], state["anchors"]))
+            continue
+        raise AssertionError("not refused")
     try:
         gd.DiLoCo(real, 1, mode="visible")
     except gcodec.InvalidArgument as error:
-        assert "Visible()" in str(error)
+        assert "Visible()" in str(error) and "'int8'" in str(error)
     else:
         raise AssertionError("a word was taken for a mode")
     elsewhere = torch.optim.SGD([nn.Parameter(torch.zeros(3, device="meta"))], lr=1.0)
