@@ -141,14 +141,14 @@ def check(found: Any, expected: Any) -> None:
 
 def parts_of(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yield the parts of all checkpoints in a folder, with the bytes of their tensors and those stored of them."""
-    sizes: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    sizes: dict[str, list[Any]] = defaultdict(lambda: [0, 0.0])
     for path in folder.glob("*.gc"):
         with ArchiveReader(path) as archive:
             for entry, tensor in archive.tensors():
                 segment, part = entry.segments[tensor.segment], sizes[part_of(tensor.name)]
-                part[0] += segment.bytes
-                part[1] += segment.stored
-    yield from ((part, before, after) for part, (before, after) in sizes.items() if before > 1 << 20)
+                part[0] += tensor.n_bytes  # of a group of small ones, its share, and not all of it
+                part[1] += segment.stored * tensor.n_bytes / max(segment.bytes, 1)
+    yield from ((part, before, round(after)) for part, (before, after) in sizes.items() if before > 1 << 20)
 
 
 def rows_of(run: Run, states: Sequence[dict[str, Any]], between: int) -> Iterator[list[object]]:
