@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import accumulate
@@ -207,46 +207,30 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
     is_torch_file = entry.format == "torch" and wanted.like is None
     if wanted.names is None or is_torch_file:
         _check_limit(archive, entry.size, limit)
-    data: dict[int, Bytes] = {}  # by segment, as long as one of its tensors is still to come
-    n_wanted, n_read = Counter[int](), Counter[int]()  # tensors of segments
-    ahead: Iterator[tuple[int, Bytes]] = iter(())
+    segments = _Segments(archive, entry, keeps_shared=wanted.held is not None)
 
     def read(name: str, kind: str) -> Any:
         if name not in views:
             raise Corruption(f"the structure of the state is malformed: the file lacks the tensor {name!r}")
         view = views[name]
-        while view.segment not in data:
-            number, part = next(ahead, (view.segment, None))
-            data[number] = archive.segment_bytes(entry, view) if part is None else part
-        found = data[view.segment]
-        n_read[view.segment] += 1
-        if n_read[view.segment] >= n_wanted[view.segment] and not (wanted.held and _is_shared(entry, view)):
-            del data[view.segment]
-        is_alone = view.segment in entry.groups or (n_wanted[view.segment] <= 1 and not _is_shared(entry, view))
         like = "numpy" if kind == "text" else wanted.like or kind
-        return wanted.place(archive.array(entry, view, found, like=like), is_alone)
+        data, is_alone = segments.take(view)
+        return wanted.place(archive.array(entry, view, data, like=like), is_alone)
 
     def rebuilt(parsed: ParsedStructure) -> Any:
         node, size = parsed.state, entry.size
         if wanted.names is not None:
             node = named_parts(parsed, wanted.names, archive.name)
             tensors = {next(iter(leaf.values())) for _, leaf in leaves_of(parsed._replace(state=node))}
-            segments = {views[name].segment for name in tensors if name in views}
-            size = sum(entry.segments[number].bytes for number in segments)
+            numbers = {views[name].segment for name in tensors if name in views}
+            size = sum(entry.segments[number].bytes for number in numbers)
             _check_limit(archive, size, limit)
         most = None if limit is None else limit - size
         if wanted.held is not None:
             lazily = _lazily(archive, wanted.held, parsed._replace(state=node))
             return Rebuilder(parsed, read, most, wanted.known, lazily).value(node, 0)
-        nonlocal ahead
-        first: dict[int, TensorView] = {}  # of the tensors on each segment, in the order in which they are read
-        for _, leaf in leaves_of(parsed._replace(state=node)):
-            view = views.get(next(iter(leaf.values())))
-            if view is not None:
-                first.setdefault(view.segment, view)
-                n_wanted[view.segment] += 1
-        with closing(archive.segments_bytes([(entry, view) for view in first.values()])) as coming:
-            ahead = zip(first, coming, strict=False)  # which may be given up before all are read
+        leaves = (views.get(next(iter(leaf.values()))) for _, leaf in leaves_of(parsed._replace(state=node)))
+        with segments.decoded_ahead([view for view in leaves if view is not None]):
             return Rebuilder(parsed, read, most, wanted.known).value(node, 0)
 
     if STRUCTURE in views:
@@ -270,6 +254,44 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
     with translated_errors():
         return rebuilt(ParsedStructure({"dict": dictionary}, []))
     raise AssertionError  # it suppresses no error
+
+
+class _Segments:
+    """The segments of a file's tensors, each kept as long as one of its tensors is still to come.
+
+    Args:
+        archive: the archive, or a file that is none.
+        entry: the file.
+        keeps_shared: True to keep those that several tensors are views of, whoever still comes.
+    """
+
+    def __init__(self, archive: ArchiveReader | PlainFile, entry: FileEntry, *, keeps_shared: bool) -> None:
+        self._archive, self._entry, self._keeps_shared = archive, entry, keeps_shared
+        self._data: dict[int, Bytes] = {}
+        self._n_wanted, self._n_read = Counter[int](), Counter[int]()  # tensors of segments
+        self._ahead: Iterator[tuple[int, Bytes]] = iter(())
+
+    @contextmanager
+    def decoded_ahead(self, views: Sequence[TensorView]) -> Iterator[None]:
+        """Have threads decode, within the block, what these tensors need, which are read in this order."""
+        self._n_wanted = Counter(view.segment for view in views)
+        first = {view.segment: view for view in reversed(views)}  # of the tensors on each segment
+        order = list(dict.fromkeys(view.segment for view in views))
+        with closing(self._archive.segments_bytes([(self._entry, first[number]) for number in order])) as coming:
+            self._ahead = zip(order, coming, strict=False)  # which may be given up before all are read
+            yield
+
+    def take(self, view: TensorView) -> tuple[Bytes, bool]:
+        """Return the segment of a tensor, and whether no other tensor has its memory."""
+        number = view.segment
+        while number not in self._data:
+            found, part = next(self._ahead, (number, None))
+            self._data[found] = self._archive.segment_bytes(self._entry, view) if part is None else part
+        data, is_shared = self._data[number], _is_shared(self._entry, view)
+        self._n_read[number] += 1
+        if self._n_read[number] >= self._n_wanted[number] and not (self._keeps_shared and is_shared):
+            del self._data[number]
+        return data, number in self._entry.groups or (self._n_wanted[number] <= 1 and not is_shared)
 
 
 def _is_shared(entry: FileEntry, view: TensorView) -> bool:
