@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.covering import covering
 
 # Products of matrices have the same bits in all processes only then: otherwise they depend on where arrays lie.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
@@ -73,11 +76,26 @@ else:
     settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+@pytest.hookimpl(tryfirst=True)  # before those marked as slow are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, and end with those of ranks."""
+    """Begin with the files that take longest, and end with those of ranks: with every commit a few of each law."""
+    _leave_few_of_ranks(items)
     places = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     assert all(map(Path.exists, places)), "LONGEST names a file that does not exist"
     items.sort(key=lambda item: (item.path.parent == LAST, places.get(item.path, len(places))))
+
+
+def _leave_few_of_ranks(items: list[pytest.Item]) -> None:
+    """Mark as slow what a law of ranks has beyond each value of each of its arguments once: every test starts
+    processes, and counts of ranks, types and modes multiply."""
+    laws = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.path.parent == LAST and hasattr(item, "callspec") and not item.get_closest_marker("slow"):
+            laws[item.nodeid.partition("[")[0]].append(item)
+    for law in laws.values():
+        few = covering(law, lambda item: tuple(map(repr, item.callspec.params.values())), together=1)
+        for item in set(law).difference(few):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection() -> None:
