@@ -25,6 +25,7 @@ PARTS = (
     ("codec", True, 8),
     ("sizes", True, 6),
     ("stages", True, 1),
+    ("entropy", True, 4),
     ("speed", True, 6),
     ("scaling", True, 2),
     ("memory", False, 2),

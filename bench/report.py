@@ -231,6 +231,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "levels-summary": (sections.levels_summary, "levels.csv"),
     "levels-ahead": (sections.levels_ahead, "levels.csv"),
     "stages-table": (sections.stages_table, "stages.csv"),
+    "entropy-table": (sections.entropy_table, "entropy.csv"),
     "features-table": (sections.features_table, "features.csv"),
     "speed-table": (sections.speed_table, "speed.csv"),
     "speed-avx2-table": (lambda results: sections.speed_table(results / "avx2"), "avx2/speed.csv"),

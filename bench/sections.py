@@ -154,6 +154,35 @@ def stages_table(results: Path) -> list[str]:
     return [*lines, f"Nanoseconds per value, one thread, the largest stage in bold; from {source(comments)}"]
 
 
+def entropy_table(results: Path) -> list[str]:
+    """Return the table of the symbol stage beside other Huffman coders, on the same heads."""
+    comments, rows = read_table(results / "entropy.csv")
+    columns = sorted({(row["coder"], row["cpu"]): None for row in rows}, key=lambda column: column[0] != OURS)
+    groups: dict[str, dict[tuple[str, str], Row]] = {}
+    for row in rows:
+        groups.setdefault(row["data"], {})[row["coder"], row["cpu"]] = row
+    lines: list[str] = []
+    for direction in ("encode", "decode"):
+        table = [
+            [data, *(rounded(found[column][f"{direction}_gheads_per_s"]) for column in columns)]
+            for data, found in groups.items()
+        ]
+        lines += [*markdown([direction, *(">" + " ".join(column).strip() for column in columns)], table), ""]
+    apart = [coder for coder, cpu in columns if not cpu]
+    table = [
+        [
+            data,
+            *(
+                rounded(next(row["bits_per_head"] for (coder, _), row in found.items() if coder == name))
+                for name in (OURS, *apart)
+            ),
+        ]
+        for data, found in groups.items()
+    ]
+    lines += [*markdown(["bits a head", f">{OURS}", *(f">{name}" for name in apart)], table), ""]
+    return [*lines, f"10⁹ heads a second, one thread; from {source(comments)}"]
+
+
 def features_table(results: Path) -> list[str]:
     """Return what each planning feature is worth: by how much sizes grow without it, in how many groups of arrays."""
     comments, rows = read_table(results / "features.csv")

@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,9 +89,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _leave_few_of_ranks(items: list[pytest.Item]) -> None:
     """Mark as slow what a law of ranks has beyond each value of each of its arguments once: every test starts
     processes, and counts of ranks, types and modes multiply."""
-    laws = defaultdict[str, list[pytest.Item]](list)
+    laws = defaultdict[str, list[Any]](list)
     for item in items:
-        if item.path.parent == LAST and hasattr(item, "callspec") and not item.get_closest_marker("slow"):
+        has_arguments = isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        if item.path.parent == LAST and has_arguments and not item.get_closest_marker("slow"):
             laws[item.nodeid.partition("[")[0]].append(item)
     for law in laws.values():
         few = covering(law, lambda item: tuple(map(repr, item.callspec.params.values())), together=1)

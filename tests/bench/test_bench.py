@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,17 @@ def test_times_of_stages_add_up_to_the_whole(gradient):
             assert sum(times.values()) == pytest.approx(whole, rel=1e-3, abs=0.01)
             assert stages.PYTHON in times
         assert stage in {row[3] for row in rows}
+
+
+def test_the_symbol_stage_is_measured_beside_other_coders_on_the_same_heads(gradient, tmp_path):
+    from bench import entropy, sections
+
+    with_peers = find_spec("openzl") is not None
+    rows = list(entropy.rows_of(settings.lossless_setting(gradient), "x86-64-v3", 1, with_peers))
+    assert [row[1] for row in rows] == [entropy.OURS, *(entropy.GRAPHS if with_peers else ())]
+    assert all(0 < float(str(row[4])) <= 9 for row in rows)
+    csv_tables.write_table(tmp_path / "entropy.csv", entropy.COLUMNS, rows)
+    assert sum(line.startswith(f"| {gradient.name} |") for line in sections.entropy_table(tmp_path)) == 3
 
 
 def test_speeds_are_measured_on_the_native_and_the_portable_path(gradient, tmp_path, monkeypatch):
