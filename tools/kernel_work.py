@@ -52,8 +52,8 @@ def encode_differences(name: str) -> None:
     gcodec.decode(gcodec.encode(zeros, dtype=name))
 
 
-def use_in_training(name: str) -> None:
-    """Use what hooks use, in all modes, with SGD and AdamW."""
+def use_in_training(name: str, *, own_codebooks: bool = False) -> None:
+    """Use what hooks use, in all modes, with SGD and AdamW: with shared codebooks, which is the default, or without."""
     # A package without what it imports at once: torch, which is not there while gcodec is installed.
     package = sys.modules["gcodec.distributed"] = ModuleType("gcodec.distributed")
     package.__path__ = [str(Path(gcodec.__path__[0]) / "distributed")]
@@ -65,8 +65,7 @@ def use_in_training(name: str) -> None:
     lossless, lossy, near = modes.lossless(dtype), modes.fixed(dtype, 7), modes.ladder(dtype, rules.ladder)
     layouts: list[tuple[BitLayout, StepRules | None]] = [(lossless, None), (lossy, None), (near, rules)]
     for layout, its_rules in layouts:
-        for refresh in (None, Refresh()):
-            precompile_layout(dtype, layout, its_rules, refresh)
+        precompile_layout(dtype, layout, its_rules, None if own_codebooks else Refresh())
 
 
 def encode_plain(name: str) -> None:
@@ -104,9 +103,10 @@ def encode_against_a_base(name: str) -> None:
 
 
 def use_all(name: str) -> None:
-    """Use what all modes use."""
+    """Use what all modes use, and what training without shared codebooks does, which may be any of it."""
     gcodec.warmup(name)
     encode_differences(name)
+    use_in_training(name, own_codebooks=True)
 
 
 def _values(name: str, n_values: int) -> np.ndarray:
@@ -128,12 +128,13 @@ _WORK: tuple[tuple[str, Use, str], ...] = (
     ("decode others of", partial(decode_frames, _OTHER), "bfloat16"),
     ("encode against a base", encode_against_a_base, "bfloat16"),
     ("lossy", use_lossy, "bfloat16"),
-    ("encode", encode_plain, "float64"),
-    ("decode", partial(decode_frames, _PLAIN), "float64"),
-    *(("all of", use_all, name) for name in DTYPES[:2]),
     ("training with", use_in_training, "float32"),
     ("training with", use_in_training, "bfloat16"),
-    ("all of", use_all, "float16"),
+    ("encode", encode_plain, "float64"),
+    ("decode", partial(decode_frames, _PLAIN), "float64"),
+    ("differences of", encode_differences, "float32"),
+    ("differences of", encode_differences, "bfloat16"),
+    *(("all of", use_all, name) for name in DTYPES),
 )
 #: What is done, in this order: parts that processes do at the same time have hardly a kernel in common.
 PARTS: dict[str, Callable[[], None]] = {f"{what} {name}": partial(use, name) for what, use, name in _WORK}
