@@ -282,8 +282,8 @@ def last_result_damaged() -> Any:
     """Damage this rank's sum of the last parameter, after which all else has been read; return what undoes that."""
     pack, count = Blockwise.pack, itertools.count(1)
 
-    def damaged(self: Blockwise, flat: torch.Tensor) -> bytes:
-        payload = pack(self, flat)
+    def damaged(self: Blockwise, flat: torch.Tensor, decoded: torch.Tensor | None = None) -> bytes:
+        payload = pack(self, flat, decoded)
         return payload if next(count) % (8 * (size() + 1)) else payload[:-1] + bytes([payload[-1] ^ 1])
 
     return patched(Blockwise, "pack", damaged)
