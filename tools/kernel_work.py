@@ -19,7 +19,9 @@ import gcodec
 from gcodec.dtypes import BY_NAME
 from gcodec.format import modes
 from gcodec.format.ladders import FINE_LADDER
+from gcodec.kernels.quantize.scaled_blocks import Integers
 from gcodec.kernels.sample.repeated_words import share_repeated
+from gcodec.options import EncoderOptions
 from gcodec.plan.finding import differing_values
 
 if TYPE_CHECKING:
@@ -66,6 +68,20 @@ def use_in_training(name: str, *, own_codebooks: bool = False) -> None:
     layouts: list[tuple[BitLayout, StepRules | None]] = [(lossless, None), (lossy, None), (near, rules)]
     for layout, its_rules in layouts:
         precompile_layout(dtype, layout, its_rules, None if own_codebooks else Refresh())
+
+
+def use_integers(name: str) -> None:
+    """Quantize and dequantize as the modes "int8" and "int4" do, and code integers and scales."""
+    from gcodec.compressors.bit_packing import pack_bits, unpack_bits
+    from gcodec.compressors.block_integers import dequantize_in_blocks, quantize_in_blocks
+
+    values, decoded = _values(name, _VALUES), np.empty(_VALUES, np.float32)
+    for bits in (8, 4):
+        integers = Integers(128, (1 << bits - 1) - 1, fitted=False, signed=False)
+        codes, scales = quantize_in_blocks(values, integers, decoded)
+        for data, dtype in ((codes, "float8_e4m3fn"), (scales, "bfloat16")):
+            gcodec.decode(gcodec.encode(data, dtype=dtype, options=EncoderOptions(prediction=False)))
+        dequantize_in_blocks(unpack_bits(pack_bits(codes, bits), _VALUES, bits), scales, integers, decoded, add=True)
 
 
 def encode_plain(name: str) -> None:
@@ -129,6 +145,7 @@ _WORK: tuple[tuple[str, Use, str], ...] = (
     ("encode against a base", encode_against_a_base, "bfloat16"),
     ("lossy", use_lossy, "bfloat16"),
     ("training with", use_in_training, "float32"),
+    ("training with integers from", use_integers, "float32"),
     ("training with", use_in_training, "bfloat16"),
     ("encode", encode_plain, "float64"),
     ("decode", partial(decode_frames, _PLAIN), "float64"),

@@ -50,13 +50,17 @@ class Frames(Compressor):
                 raise InvalidArgument("bits and optimizer cannot both be given")
 
     def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
-        def encode(flat: torch.Tensor, parts: Sequence[slice]) -> list[bytes]:
+        def encode(flat: torch.Tensor, parts: Sequence[slice], sent: torch.Tensor | None) -> list[bytes]:
             levels = self._levels(flat, gradient, place)
-            return [self._encode(flat[part], levels, part) for part in parts]
+            frames = [self._encode(flat[part], levels, part) for part in parts]
+            if sent is not None:
+                for frame, part in zip(frames, parts, strict=True):
+                    sent[part] = codec.decode(frame, out=torch.empty_like(flat[part]), threads=1)
+            return frames
 
         keeps_all = self.bits is None and self.optimizer is None
         average, contribution, sent_bytes = yield from average_by_parts(
-            gradient, place, PartCodec(encode, _decode, keeps_all=keeps_all)
+            gradient, place, PartCodec(encode, _decode, _add, keeps_all=keeps_all)
         )
         return Outcome(average, contribution, sent_bytes / 4)
 
@@ -94,5 +98,9 @@ def _name(values: torch.Tensor) -> str:
     return str(values.dtype).removeprefix("torch.")
 
 
-def _decode(frame: bytes, out: torch.Tensor) -> torch.Tensor:
-    return codec.decode(frame, out=out, threads=1)
+def _decode(frame: bytes, out: torch.Tensor) -> None:
+    codec.decode(frame, out=out, threads=1)
+
+
+def _add(frame: bytes, total: torch.Tensor, dtype: torch.dtype) -> None:
+    total += codec.decode(frame, out=torch.empty_like(total, dtype=dtype), threads=1)

@@ -19,15 +19,18 @@ class PartCodec(NamedTuple):
     """The coding of parts of a flat tensor.
 
     Attributes:
-        encode: From a flat tensor on the CPU and some of its parts, the payload of each.
-        decode: From a payload and a tensor of the part's size, the part's values, in that tensor's dtype or a wider
-            one; it may write into that tensor.
+        encode: From a flat tensor on the CPU, some of its parts, and a tensor in the dtype in which sums are made, or
+            None: the payload of each part. What it stands for is written to that part of the third tensor.
+        decode: Writes a payload's values to a tensor of the part's size and the gradient's dtype.
+        add: Adds a payload's values to a tensor of the part's size in the dtype in which sums are made. The third
+            argument is the gradient's dtype.
         multiple: Every part but the last one that is not empty has a multiple of this many values.
         keeps_all: Decoding returns what was encoded.
     """
 
-    encode: Callable[[torch.Tensor, Sequence[slice]], list[bytes]]
-    decode: Callable[[bytes, torch.Tensor], torch.Tensor]
+    encode: Callable[[torch.Tensor, Sequence[slice], torch.Tensor | None], list[bytes]]
+    decode: Callable[[bytes, torch.Tensor], None]
+    add: Callable[[bytes, torch.Tensor, torch.dtype], None]
     multiple: int = 1
     keeps_all: bool = False
 
@@ -58,27 +61,21 @@ def average_by_parts(gradient: torch.Tensor, place: Place, codec: PartCodec) -> 
     check_gradient(gradient)
     flat = gradient.detach().cpu().reshape(-1)
     parts = parts_of(flat.numel(), place.size, codec.multiple)
-    sent = codec.encode(flat, parts)
-    contribution = flat
-    if not codec.keeps_all:
-        decoded = [
-            codec.decode(payload, torch.empty_like(flat[part])) for payload, part in zip(sent, parts, strict=True)
-        ]
-        contribution = torch.cat(decoded)
+    contribution = flat if codec.keeps_all else torch.empty_like(flat, dtype=wide(flat.dtype))
+    sent = codec.encode(flat, parts, None if codec.keeps_all else contribution)
     received = yield AllToAll(sent)
     owned = parts[place.rank]
     total = torch.zeros_like(flat[owned], dtype=wide(flat.dtype))
     for rank, payload in enumerate(received):
         with errors_of_rank(rank):
-            total += codec.decode(payload, torch.empty_like(flat[owned]))
+            codec.add(payload, total, flat.dtype)
     mean = torch.zeros_like(flat)
-    mean[owned] = exact = total / place.size
-    results = yield AllGather(codec.encode(mean, [owned])[0])
-    for rank, (payload, part) in enumerate(zip(results, parts, strict=True)):
+    mean[owned] = exact = total.div_(place.size)
+    results = yield AllGather(codec.encode(mean, [owned], None)[0])
+    for rank, (payload, part) in enumerate(zip(results, parts, strict=True)):  # its own, too: all ranks see an error
         with errors_of_rank(rank):
-            mean[part] = codec.decode(payload, torch.empty_like(flat[part]))
-    if not codec.keeps_all:
-        contribution = contribution.to(total.dtype)  # of all ranks: more than the gradient's type may have room for
+            codec.decode(payload, mean[part])
+    if not codec.keeps_all:  # in the wider type: of all ranks, more than the gradient's may have room for
         contribution[owned] += (mean[owned] - exact) * place.size
     average, contribution = (x.view(gradient.shape).to(gradient.device) for x in (mean, contribution))
     return Averaged(average, contribution, sum(map(len, sent)))

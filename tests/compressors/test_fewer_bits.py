@@ -111,12 +111,12 @@ def values_of(kind: str) -> torch.Tensor:
         return x / torch.rand(x.shape, generator=random).clamp_min(1e-4)
     if kind == "sparse":
         return x * (torch.rand(x.shape, generator=random) < 0.03)
-    if kind == "tiny":
-        return x * 1e-42
+    if kind in ("tiny", "tinier"):
+        return x * (1e-39 if kind == "tiny" else 1e-42)
     return x * 3e37 if kind == "huge" else x
 
 
-@pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "tiny", "huge"])
+@pytest.mark.parametrize("kind", ["normal", "heavy", "sparse", "tiny", "tinier", "huge"])
 @pytest.mark.parametrize("bits", range(2, 9))
 @pytest.mark.parametrize("block", [1, 7, 128, 10000])
 def test_integers_in_blocks_are_off_by_half_a_level_and_never_by_more_than_the_block(bits, block, kind):
@@ -127,9 +127,11 @@ def test_integers_in_blocks_are_off_by_half_a_level_and_never_by_more_than_the_b
     assert bool((error.norm(dim=1) <= whole.norm(dim=1) * (1 + 1e-6)).all())
     assert bool((sent[values == 0] == 0).all())
     if bits >= 4:
-        level = whole.abs().amax(1) / setting.top * (1 + 2.0**-8) + 2.0**-132  # bfloat16's least numbers
-        assert bool((error.abs().amax(1) <= level / 2 * (1 + 1e-5)).all())
-        assert torch.equal(setting.decompressed(sent).contribution, sent)
+        level = whole.abs().amax(1) / setting.top * (1 + 2.0**-8) + 2.0**-133  # bfloat16's least number
+        share = 1 if kind == "tiny" else 0.5  # with denormal scales, which are rounded up, both roundings count
+        assert bool((error.abs().amax(1) <= level * share * (1 + 1e-5)).all())
+        if kind != "tiny":
+            assert torch.equal(setting.decompressed(sent).contribution, sent)
 
 
 @pytest.mark.parametrize("bits", range(2, 9))

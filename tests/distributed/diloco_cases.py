@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
@@ -26,14 +27,18 @@ NESTEROV: dict[str, Any] = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
 
 
 class Run:
-    """A model, its inner optimizer and the outer loop."""
+    """A model, its inner optimizer and the outer loop; ``start``: the model's parameters before that is made."""
 
-    def __init__(self, mode: str, every: int = 3, narrow: bool = False, lr: float = 0.002, **options: Any) -> None:
+    def __init__(
+        self, mode: str, every: int = 3, narrow: bool = False, lr: float = 0.002, start: Any = None, **options: Any
+    ) -> None:
         torch.manual_seed(10 + rank())  # ranks begin apart
         self.model = Net(narrow=narrow)
         with torch.no_grad():
             for item in self.model.parameters():
                 item.add_(torch.randn_like(item) * 0.01)
+        if start is not None:
+            self.model.load_state_dict(start)
         self.inner = torch.optim.AdamW(self.model.parameters(), lr=lr)
         outer = torch.optim.SGD(self.model.parameters(), **NESTEROV)
         modes: dict[str, Any] = {
@@ -282,8 +287,8 @@ def last_result_damaged() -> Any:
     """Damage this rank's sum of the last parameter, after which all else has been read; return what undoes that."""
     pack, count = Blockwise.pack, itertools.count(1)
 
-    def damaged(self: Blockwise, flat: torch.Tensor) -> bytes:
-        payload = pack(self, flat)
+    def damaged(self: Blockwise, flat: torch.Tensor, decoded: torch.Tensor | None = None) -> bytes:
+        payload = pack(self, flat, decoded)
         return payload if next(count) % (8 * (size() + 1)) else payload[:-1] + bytes([payload[-1] ^ 1])
 
     return patched(Blockwise, "pack", damaged)
@@ -412,13 +417,21 @@ def refusals() -> None:
 
 
 def in_turns(mode: str) -> list[int]:
-    """Check that parts of the parameters are exchanged in turns: each as alone by the outer optimizer, the others left
-    as they are, and all by a flush. Return checksums of each part after its exchange."""
+    """Check that parts take turns, and return checksums of each part after its exchange, and of all after a flush."""
     run = Run(mode, every=6, lr=1e-4, parts=3, smallest=1)
     assert sorted(number for turn in run.diloco._turns for number in turn) == [*range(len(run.params))]
+    results = turns_taken(run, range(13), mode == "lossless")
+    run.diloco.flush()
+    return [*results, run.crc()]
+
+
+def turns_taken(run: Run, numbers: range, lossless: bool) -> list[int]:
+    """Check that parts of the parameters are exchanged in turns in these steps, a part every second step: each as alone
+    by the outer optimizer, the others left as they are. Return checksums of each part after its exchange."""
     copies = [nn.Parameter(item.detach().clone()) for item in run.params]
     outer, results = torch.optim.SGD(copies, **NESTEROV), []
-    for number in range(13):
+    outer.load_state_dict(deepcopy(run.diloco.optimizer.state_dict()))
+    for number in numbers:
         run.step(number)
         before = [item.detach().clone() for item in run.params]
         took = run.diloco.step()
@@ -427,7 +440,7 @@ def in_turns(mode: str) -> list[int]:
         for index, item in enumerate(run.params):
             if index not in turn:
                 assert torch.equal(item, before[index])
-        if turn and mode == "lossless":
+        if turn and lossless:
             for index, copy in enumerate(copies):
                 copy.grad = None
                 if index in turn:
@@ -437,8 +450,31 @@ def in_turns(mode: str) -> list[int]:
             outer.step()
             assert all(torch.equal(run.params[index], copies[index]) for index in turn)
         results.append(crc([run.params[index].detach() for index in turn]))
-    run.diloco.flush()
-    return [*results, run.crc()]
+    return results
+
+
+def joined(mode: str) -> list[int]:
+    """Check that the last rank, which joins after a flush between the turns of parts, has the others' parameters,
+    momentum and turn. Return checksums of each part that was exchanged since, and of all after a flush."""
+    options: dict[str, Any] = {"every": 6, "lr": 1e-4, "parts": 3, "smallest": 1}
+    few, start = dist.new_group([*range(size() - 1)]), None
+    states: list[Any] = [None]
+    if rank() < size() - 1:
+        run = Run(mode, group=few, **options)
+        for number in range(5):
+            run.step(number)
+            run.diloco.step()
+        run.diloco.flush()
+        start, states = run.model.state_dict(), [run.diloco.state_dict()]
+    dist.broadcast_object_list(states)
+    (state,) = states
+    again = Run(mode, start=start, group=dist.new_group(), **options)
+    again.diloco.load_state_dict(state)
+    assert all(torch.equal(item, anchor) for item, anchor in zip(again.params, state["anchors"], strict=True))
+    assert all(again.diloco.optimizer.state[item]["momentum_buffer"].any() for item in again.params)
+    results = turns_taken(again, range(5, 13), mode == "lossless")
+    again.diloco.flush()
+    return [*results, again.crc()]
 
 
 def left(mode: str) -> list[int]:

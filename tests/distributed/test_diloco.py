@@ -102,6 +102,12 @@ def test_ranks_go_on_after_one_has_left(ranks, mode):
     assert len(agreed(stayed)) == 2 and not gone
 
 
+@pytest.mark.parametrize("mode", ["lossless", "2 bits"])
+@with_sizes(2, 3)
+def test_a_rank_that_joins_takes_turns_with_the_others(ranks, mode):
+    assert len(agreed(ranks.run(cases.joined, mode=mode))) == 9
+
+
 @pytest.mark.parametrize("mode", ["lossless", "visible", "2 bits"])
 @with_sizes(2, 3)
 def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks, mode):

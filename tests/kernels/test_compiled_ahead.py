@@ -124,12 +124,26 @@ def use_hooks(folder: Path) -> None:
         destroy_process_group()
 
 
+def average_integers(folder: Path) -> None:
+    """Average gradients in the modes "int8" and "int4"."""
+    import torch
+
+    from gcodec.averaging.simulate import Simulation
+
+    gradients = {"few": torch.randn(30, 40), "many": torch.randn(500, 1000)}
+    for mode in ("int8", "int4"):
+        simulation = Simulation(2, mode)
+        for _step in range(2):
+            simulation.average([gradients, gradients])
+
+
 WAYS: dict[str, Callable[[Path], None]] = {
     "arrays": lambda folder: encode_arrays(),
     "a folder": compress_a_folder,
     "checkpoints": keep_checkpoints,
     "streams": send_streams,
     "hooks": use_hooks,
+    "integers": average_integers,
 }
 
 

@@ -81,6 +81,19 @@ def reduce_near_lossless(types: Types) -> None:
         precompile_kernels(BY_NAME["float32"], NearLossless(optimizers), None)
 
 
+def use_integers(types: Types) -> None:
+    """Quantize and dequantize in blocks, whose kernels are the same for every number of bits."""
+    if "float32" in types:
+        from gcodec.compressors.block_integers import dequantize_in_blocks, quantize_in_blocks
+        from gcodec.kernels.quantize.scaled_blocks import Integers
+
+        integers = Integers(128, 7, fitted=False, signed=False)
+        for kind in (np.float32, np.float64):
+            out = np.empty(1000, kind)
+            codes, scales = quantize_in_blocks(np.ones(1000, np.float32), integers, out)
+            dequantize_in_blocks(codes, scales, integers, out)
+
+
 Task = tuple[Callable[[Types], None], Types]
 
 
@@ -94,6 +107,7 @@ def tasks_for(widths: Sequence[Types]) -> Iterator[Task]:
         yield encode_predicted, before  # of a width that has been encoded in all modes
     yield encode_predicted, widths[-1]
     yield reduce_near_lossless, first  # whose frames have been encoded in all modes
+    yield use_integers, first
 
 
 def run_task(task: Task) -> None:

@@ -1,0 +1,1 @@
+"""Gradients as small integers, which all-reduces send."""
