@@ -41,15 +41,18 @@ class StubDriver:
     Attributes:
         launches: Number of kernels that were launched.
         argument_bytes: Bytes of their arguments.
+        loads: Names of kernels that were loaded.
     """
 
     capability, version = (9, 0), 13000
 
     def __init__(self) -> None:
         self.launches = self.argument_bytes = 0
+        self.loads: list[str] = []
 
     def load(self, code: bytes, name: str) -> int:
         """Return a handle."""
+        self.loads.append(name)
         return 1
 
     def launch(self, function: int, blocks: int, threads: int, stream: int, arguments: bytes) -> None:
@@ -121,6 +124,7 @@ def stub_device() -> Iterator[type[StubMemory]]:
         patch.object(launching, "driver_of", lambda device: StubMemory.driver),
         patch.object(NativeKernel, "cubin", lambda kernel, capability, driver_version: b""),
         patch.object(launching, "_launchers", {}),
+        patch.object(launching, "_functions", {}),
         patch.object(gpu_memory, "_kept", {}),
     ):
         yield StubMemory

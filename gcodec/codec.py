@@ -432,7 +432,8 @@ def warmup(dtypes: Sequence[str] | str = tuple(BY_NAME), *, device: Any = None) 
 
     Args:
         dtypes: Names of value types, or one of them; by default all.
-        device: A CUDA device, to compile its kernels, which lie in files that the types share; by default the CPU.
+        device: A CUDA device, to compile its kernels, which lie in files that the types share, and to load them there;
+            by default the CPU.
 
     Raises:
         InvalidArgument: For anything but names of value types.

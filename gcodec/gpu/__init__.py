@@ -386,24 +386,31 @@ def device_hashes(tensors: Sequence[torch.Tensor]) -> list[str]:
     return hashing.hash_tensors(_memory(tensors), tensors)
 
 
-def warmup_device(dtypes: Sequence[str], device: Any) -> None:
-    """Compile all kernels for a device, as they lie in files that several types share; ``gcodec.warmup`` calls this.
+def warmup_device(dtypes: Sequence[str], device: Any) -> torch.device:
+    """Compile all kernels for a device, as they lie in files that several types share, and load them there, with those
+    of the host that make codebooks for it; ``gcodec.warmup`` calls this.
 
     Args:
         dtypes: Names of value types; where no value of these is coded on a device, nothing is compiled.
         device: The CUDA device.
 
+    Returns:
+        The device, with its number.
+
     Raises:
-        InvalidArgument: For unknown names.
+        InvalidArgument: For unknown names, or another device.
         Unsupported: There is no such device, or nothing compiles for it.
     """
     for name in dtypes:
         check_choice("dtype", name, BY_NAME)
-    index = _indexed(device).index
+    where = _indexed(device)
     if any(BY_NAME[name].bits <= 32 for name in dtypes):
-        from ..kernels.cuda.launch import compile_all
+        from ..kernels.cuda.launch import prepare_all
+        from .encoder import warm_codebooks
 
-        compile_all(index)
+        prepare_all(where.index)
+        warm_codebooks()
+    return where
 
 
 def _memory(tensors: Sequence[torch.Tensor]) -> Any:

@@ -268,6 +268,12 @@ def fit_codebook(
     return SharedCodebook(book, book.record)
 
 
+def warm_codebooks() -> None:
+    """Run the host's kernels that make a codebook of a histogram, which are those of every type."""
+    window, center = window_of(1)
+    from_histogram(np.ones(2 + window, np.uint64), 8, 1, center)
+
+
 def encode(
     memory: Memory,
     sources: Sequence[GpuSource],

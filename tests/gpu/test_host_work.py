@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from gcodec.dtypes import BY_NAME  # noqa: E402
 from gcodec.format.modes import lossless  # noqa: E402
 from gcodec.gpu import encoder  # noqa: E402
 from gcodec.kernels.cuda import nvrtc  # noqa: E402
-from gcodec.kernels.cuda.native import NativeKernel  # noqa: E402
+from gcodec.kernels.cuda.native import ALL_KERNELS, NativeKernel  # noqa: E402
 from gcodec.plan import codebooks  # noqa: E402
 
 #: Launches, uploads, allocations and waits of each call, once tables are kept on the device.
@@ -204,14 +205,22 @@ def test_memory_to_send_from_is_the_hosts_whatever_the_default_device(device, mo
     assert sent.tensor.device.type == "cpu"
 
 
-def test_warming_up_compiles_every_file_of_kernels(device, monkeypatch):
-    compiled: list[str] = []
-    monkeypatch.setattr(NativeKernel, "cubin", lambda kernel, capability, version: compiled.append(kernel.file))
+def test_warming_up_compiles_and_loads_every_kernel(device, monkeypatch):
+    compiled: set[str] = set()
+    fitted = mock.Mock(wraps=codebooks.from_histogram)
+    monkeypatch.setattr(NativeKernel, "cubin", lambda kernel, capability, version: compiled.add(kernel.file))
     monkeypatch.setattr(gpu, "_indexed", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(encoder, "from_histogram", fitted)
     gcodec.warmup(["float64"], device="cuda")
-    assert not compiled
-    gcodec.warmup(["bfloat16", "float64", "float32"], device="cuda")
-    assert sorted(compiled) == [name for name in nvrtc.sources() if name.endswith(".cu")]
+    assert not compiled and not device.driver.loads and not fitted.called
+    for _ in range(2):
+        gcodec.warmup(["bfloat16", "float64", "float32"], device="cuda")
+        assert compiled == {name for name in nvrtc.sources() if name.endswith(".cu")}
+        assert sorted(device.driver.loads) == sorted(kernel.name for kernel in ALL_KERNELS)  # once, and for good
+    assert fitted.called  # on the host, for codebooks
+    for _, call in gpu_host.calls(9, 1 << 15):
+        call()
+    assert len(device.driver.loads) == len(ALL_KERNELS)  # calls load nothing more
     with pytest.raises(gcodec.InvalidArgument, match="dtype"):
         gcodec.warmup(["float31"], device="cuda")
 

@@ -154,6 +154,7 @@ class StubDriver:
 def device(monkeypatch):
     stub = StubDriver()
     monkeypatch.setattr(launch, "_launchers", {})
+    monkeypatch.setattr(launch, "_functions", {})
     monkeypatch.setattr(launch, "driver_of", lambda number: stub)
     return stub
 
@@ -167,7 +168,7 @@ def test_a_kernel_is_loaded_once_and_launched_by_the_driver(device, monkeypatch)
     assert sorted(device.launched) == [(77, blocks, native.THREADS, 5, packed(ARGS)[1]) for blocks in range(1, 9)]
     launch.launch(own, 1, 1, 5, ARGS)  # on another device
     launch.launch(own, 1, 0, 5, (array_of(9, dtype="uint32"), np.uint32(4)))
-    assert len(device.loaded) == 3
+    assert len(device.loaded) == 2  # once for each device, whatever its arguments are
     device.refuses = True
     with pytest.raises(DeviceError, match="later version"):
         launch.launch(own, 3, 2, 5, ARGS)
@@ -219,9 +220,10 @@ def test_the_driver_gets_arguments_in_one_buffer(monkeypatch):
     made.launch(function, 6, 128, 5, arguments_bytes)
     assert own.launched == ((0x1234567890, 6, 1, 1, 128, 1, 1, 0, 5), (1, 2, None), arguments_bytes)
     assert own.calls.count("cuCtxPushCurrent_v2") == own.calls.count("cuCtxPopCurrent_v2") == 2
+    assert own.calls.count("cuFuncLoad") == 1  # at once, and not at the launch
 
 
-@pytest.mark.parametrize("name", ["cuModuleLoadDataEx", "cuModuleGetFunction", "cuLaunchKernel"])
+@pytest.mark.parametrize("name", ["cuModuleLoadDataEx", "cuModuleGetFunction", "cuFuncLoad", "cuLaunchKernel"])
 def test_errors_of_the_driver_are_raised_and_the_context_is_left(name, monkeypatch):
     made, own = driver_with(monkeypatch, **{name: 700})
     with pytest.raises(DeviceError, match=f"{name}: error 700, what went wrong"):

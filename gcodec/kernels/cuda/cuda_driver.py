@@ -65,6 +65,9 @@ class Driver:
         try:
             self._call("cuModuleLoadDataEx", ctypes.byref(module), code, 2, options, values)
             self._call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+            # Else a driver that loads lazily does so at the first launch, for which it may wait for the whole device.
+            if hasattr(self._library, "cuFuncLoad"):  # since CUDA 12.4
+                self._call("cuFuncLoad", function)
         except DeviceError as error:
             raise DeviceError(f"{error}; {log.value.decode(errors='replace')}") from None
         finally:

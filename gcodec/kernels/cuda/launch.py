@@ -19,6 +19,7 @@ _preparing = Lock()
 #: Launches a kernel on a device: takes blocks of the grid, a stream's handle and the numbers of all arguments.
 Launcher = Callable[[int, int, list[Any]], None]
 _launchers: dict[Any, Launcher] = {}
+_functions: dict[tuple[int, NativeKernel], int] = {}  #: handles of loaded kernels, by the device
 
 
 @cache
@@ -51,11 +52,19 @@ def launch(kernel: NativeKernel, blocks: int, device: int, stream: int, args: tu
     launcher(blocks, stream, numbers)
 
 
-def compile_all(device: int) -> None:
-    """Compile every file of kernels for a device, so that they lie on disk; exceptions as of :func:`launch`."""
-    driver = driver_of(device)
-    for kernel in {kernel.file: kernel for kernel in ALL_KERNELS}.values():
-        kernel.cubin(driver.capability, driver.version)
+def prepare_all(device: int) -> None:
+    """Compile every kernel for a device, and load it there; exceptions as of :func:`launch`."""
+    with _preparing:
+        for kernel in ALL_KERNELS:
+            _loaded(device, kernel)
+
+
+def _loaded(device: int, kernel: NativeKernel) -> int:
+    """Return the handle of a kernel, compiled for a device and loaded there once. Called with the lock."""
+    if (device, kernel) not in _functions:
+        driver = driver_of(device)
+        _functions[device, kernel] = driver.load(kernel.cubin(driver.capability, driver.version), kernel.name)
+    return _functions[device, kernel]
 
 
 def _prepared(key: tuple[Any, ...]) -> Launcher:
@@ -63,9 +72,7 @@ def _prepared(key: tuple[Any, ...]) -> Launcher:
     with _preparing:
         if key not in _launchers:
             device, kernel, *kinds = key
-            driver = driver_of(device)
-            function = driver.load(kernel.cubin(driver.capability, driver.version), kernel.name)
-            _launchers[key] = _launcher(driver, function, tuple(kinds))
+            _launchers[key] = _launcher(driver_of(device), _loaded(device, kernel), tuple(kinds))
         return _launchers[key]
 
 
