@@ -11,6 +11,7 @@ mode and fixed mantissa bits here, and no near-lossless mode. Parameters are alw
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,11 @@ from .transport.arguments import check_model
 from .uncompressed import Awaited, small_reason
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Work
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
+
+_MAX_UNDER_WAY = 1  #: reduce-scatters that autograd goes on beside
 
 
 class _Allocating:
@@ -41,59 +45,44 @@ class _Allocating:
         return torch.empty(*size, dtype=dtype, device=device)
 
 
-class CompressedReduceScatter(_Allocating):
-    """The reduce-scatter of a module's gradients under FSDP2, with the interface of torch's ``ReduceScatter``.
+class UnderWay:
+    """The reduce-scatters of a model: which of them autograd has gone on without, and what the log is to say of them.
+
+    ::
+
+        backward of unit 3    reduce-scatter 3 begins
+        backward of unit 2    beside it; then its end is waited for, and reduce-scatter 2 begins
+        end of backward()     the end of the last one is waited for
 
     Args:
         collectives: makes the compressed ones.
-        model: the model to whose modules this belongs.
+        model: the model.
     """
 
     def __init__(self, collectives: Collectives, model: torch.nn.Module) -> None:
-        self.collectives = collectives
-        self._model, self._has_looked = weakref.ref(model), False
+        self._log, self._model, self._has_looked = collectives.log, weakref.ref(model), False
         self._awaited = Awaited(collectives.log, "call compress_fsdp on the model that is trained")
+        self._works: deque[Work] = deque()
 
-    def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: dist.ProcessGroup,
-        op: Any,
-        async_op: bool = False,
-    ) -> Any:
-        """Sum or average a tensor over the group, and keep this rank's part.
-
-        Args:
-            output_tensor: takes this rank's part of the result.
-            input_tensor: the whole tensor.
-            group: the process group of the shards.
-            op: the reduce operation.
-            async_op: return at once.
-
-        Returns:
-            A work to wait for if ``async_op``, else None.
-
-        Raises:
-            PeerError: another rank failed or is silent.
-            Corruption: a message arrived damaged.
-        """
-        if input_tensor.is_complex():  # a sum of complex numbers is one of their parts
-            input_tensor, output_tensor = torch.view_as_real(input_tensor), torch.view_as_real(output_tensor)
-        if op == dist.ReduceOp.PREMUL_SUM:  # of set_gradient_divide_factor; neither the codec nor Gloo has it
-            input_tensor.mul_(op.__getstate__()[1])  # it is FSDP's own memory, which is of no use after this
-            op = dist.ReduceOp.SUM
+    def begin(self, group: dist.ProcessGroup) -> None:
+        """Note that gradients have come."""
         self._awaited.end()
         self._look_for_others(group)
-        mean, work = self.collectives.mean_of(op, [input_tensor], group), None
-        if mean is not None and self.collectives.suits([input_tensor], group):
-            work = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)
-        if work is None:
-            return _plain_reduce_scatter(output_tensor, input_tensor, group, op, async_op)
-        if async_op:
-            return work
-        work.wait()
-        return None
+
+    def add(self, work: Work) -> None:
+        """Wait for a work later, at the end of this backward pass at the latest, which then raises its error."""
+        execution_engine: Any = torch.autograd.Variable._execution_engine
+        execution_engine.queue_callback(self.wait)
+        self._works.append(work)
+
+    def wait(self, n_left: int = 0) -> None:
+        """Wait for all works but the last ``n_left``: their values are there for what comes next on this stream."""
+        try:
+            while len(self._works) > n_left:
+                self._works.popleft().wait()
+        except BaseException:
+            self._works.clear()
+            raise
 
     def _look_for_others(self, group: dist.ProcessGroup) -> None:
         """Say in the log, once, which modules have another reduce-scatter: ``fully_shard`` came after this object."""
@@ -109,7 +98,67 @@ class CompressedReduceScatter(_Allocating):
         if others:
             shown = ", ".join(others[:3]) + f" and {len(others) - 3} more" * (len(others) > 3)
             text = f"not compressed are the gradients of {shown}: compress_fsdp must come after the last fully_shard, "
-            self.collectives.log.say(group.rank(), "others", f"{text}and be the last to set a reduce-scatter")
+            self._log.say(group.rank(), "others", f"{text}and be the last to set a reduce-scatter")
+
+
+class CompressedReduceScatter(_Allocating):
+    """The reduce-scatter of a module's gradients under FSDP2, with the interface of torch's ``ReduceScatter``.
+
+    Args:
+        collectives: makes the compressed ones.
+        under_way: those of all modules.
+        parameters: torch's group of the module's parameters; None of a module without own ones.
+    """
+
+    def __init__(self, collectives: Collectives, under_way: UnderWay, parameters: Any = None) -> None:
+        self.collectives, self._under_way, self._parameters = collectives, under_way, parameters
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> Any:
+        """Sum or average a tensor over the group, and keep this rank's part.
+
+        Args:
+            output_tensor: takes this rank's part of the result: before the backward pass ends, if FSDP does not read it
+                earlier; else before this returns.
+            input_tensor: the whole tensor.
+            group: the process group of the shards.
+            op: the reduce operation.
+            async_op: return at once.
+
+        Returns:
+            A work to wait for if ``async_op``, else None.
+
+        Raises:
+            PeerError: another rank failed or is silent, now or in an earlier call of this backward pass.
+            Corruption: a message arrived damaged, likewise.
+        """
+        later = not async_op and op != dist.ReduceOp.SUM and _is_only_kept(output_tensor, self._parameters)
+        if input_tensor.is_complex():  # a sum of complex numbers is one of their parts
+            input_tensor, output_tensor = torch.view_as_real(input_tensor), torch.view_as_real(output_tensor)
+        if op == dist.ReduceOp.PREMUL_SUM:  # of set_gradient_divide_factor; neither the codec nor Gloo has it
+            input_tensor.mul_(op.__getstate__()[1])  # it is FSDP's own memory, which is of no use after this
+            op = dist.ReduceOp.SUM
+        self._under_way.begin(group)
+        # Each holds the gradients of a whole unit in memory, so there are no more at a time than work side by side.
+        self._under_way.wait(_MAX_UNDER_WAY - 1 if later else 0)
+        mean, work = self.collectives.mean_of(op, [input_tensor], group), None
+        if mean is not None and self.collectives.suits([input_tensor], group):
+            work = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)
+        if work is None:
+            return _plain_reduce_scatter(output_tensor, input_tensor, group, op, async_op)
+        if async_op:
+            return work
+        if later:
+            self._under_way.add(work)
+        else:
+            work.wait()
+        return None
 
 
 class _ReplicaAverage:
@@ -240,9 +289,10 @@ def compress_fsdp(
         )
     _say_if_small(collectives, modules.values())
     _say_of_replicas(collectives, modules.values())
-    comm, gather = CompressedReduceScatter(collectives, model), CompressedAllGather(collectives)
+    under_way, gather = UnderWay(collectives, model), CompressedAllGather(collectives)
     hook = None if group is None else _ReplicaAverage(collectives, group)
     for module in modules.values():
+        comm = CompressedReduceScatter(collectives, under_way, next(iter(_groups(module)), None))
         module.set_custom_reduce_scatter(comm)  # type: ignore[arg-type]
         if parameters:
             module.set_custom_all_gather(gather)  # type: ignore[arg-type]
@@ -295,6 +345,34 @@ def _groups(module: FSDPModule) -> list[Any]:
     state: Any = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
     return [group for group in groups if group is not None]
+
+
+def _is_only_kept(result: torch.Tensor, parameters: Any) -> bool:
+    """Return whether FSDP does nothing with the result of a reduce-scatter before the end of the backward pass but make
+    views of it, the gradients: then nobody waits for its values until then.
+
+    Args:
+        result: the result.
+        parameters: torch's group of the parameters whose gradients it has, if that is known.
+    """
+    # As in torch's foreach_reduce, of which there is no public way to ask. A torch that has other names here waits.
+    if parameters is None or torch._C._current_graph_task_id() < 0:
+        return False
+    try:
+        is_read = (
+            hasattr(parameters.mesh_info, "replicate_mesh_size")  # it is summed over replicas
+            or parameters._all_reduce_hook is not None
+            or parameters._orig_dtype not in (None, result.dtype)  # it is cast
+            or any(
+                param.offload_to_cpu
+                or param.sharded_param.grad is not None  # it is added to that
+                or getattr(param.sharded_param, "_post_accumulate_grad_hooks", None)
+                for param in parameters.fsdp_params
+            )
+        )
+    except AttributeError:
+        return False
+    return not is_read
 
 
 def _group_of(replicas: DeviceMesh | dist.ProcessGroup) -> dist.ProcessGroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from torch.distributed.tensor import Shard
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.distributed.transport.lane import lane_of
 from tests.distributed.rank_basics import Net, batch_of, crc, rank, sabotage, size, slowed
 
 MODES: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8)}
@@ -100,6 +102,69 @@ def bypass(slow: str, parameters: bool) -> tuple[list[float], int]:
     # Three units are reduced; each is gathered in the forward pass, and those below the model's own once more after it.
     assert {after["calls"] - before["calls"] for before, after in pairwise(counts)} == {3 + 5 * parameters}
     return [after["dense"] - before["dense"] for before, after in pairwise(counts)], crcs
+
+
+def beside_backward() -> tuple[list[str], bool]:
+    """Hold up the first reduce-scatter of a backward pass until autograd has gone on to another unit. Return what was
+    done in what order, and whether the gradients are those of a pass that nothing holds up."""
+    mesh = init_device_mesh("cpu", (size(),), mesh_dim_names=("shard",))
+    model = sharded(mesh)
+    gd.compress_fsdp(model, parameters=False, smallest=1000, bypass=None, timeout=timedelta(seconds=50))
+    (x, y), happened, go_on = batch_of(0), list[str](), threading.Event()
+    nn.functional.cross_entropy(model(x), y).backward()
+    wanted = [item.grad.full_tensor().clone() for item in model.parameters()]  # type: ignore[union-attr]
+    model.zero_grad()
+
+    def hold_up() -> None:
+        happened.append("goes on" if go_on.wait(20) else "nothing lets it go on")
+
+    def let_go(*_: object) -> None:
+        if not go_on.is_set():
+            happened.append("backward of another unit")
+            go_on.set()
+
+    model.deep.register_full_backward_pre_hook(let_go)  # type: ignore[union-attr]
+    loss = nn.functional.cross_entropy(model(x), y)
+    lane_of(mesh.get_group()).submit(hold_up)
+    loss.backward()
+    found = [item.grad.full_tensor() for item in model.parameters()]  # type: ignore[union-attr]
+    return happened, all(map(torch.equal, found, wanted))
+
+
+def read_in_backward() -> bool:
+    """Check that gradients which a hook reads during the backward pass are there by then, as those at its end are."""
+    model = sharded(init_device_mesh("cpu", (size(),), mesh_dim_names=("shard",)))
+    gd.compress_fsdp(model, smallest=1000, bypass=None, timeout=timedelta(seconds=50))
+    seen: dict[nn.Parameter, torch.Tensor] = {}
+
+    def read(own: Any) -> None:
+        seen[own] = own.grad.to_local().clone()
+
+    for item in model.parameters():
+        item.register_post_accumulate_grad_hook(read)
+    x, y = batch_of(0)
+    nn.functional.cross_entropy(model(x), y).backward()
+    return len(seen) > 0 and all(torch.equal(own.grad.to_local(), value) for own, value in seen.items())  # type: ignore[union-attr]
+
+
+def damaged_at_the_end(by: int) -> str:
+    """Return what backward() says on this rank of damage to its last reduce-scatter, for which nothing in it waits."""
+    group = dist.new_group(timeout=timedelta(seconds=30))
+    model = Net()
+    fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"), reshard_after_forward=False)
+    gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
+    x, y = batch_of(0)
+    loss, undo = nn.functional.cross_entropy(model(x), y), None
+    if rank() == by:
+        undo = sabotage("payload")
+    try:
+        loss.backward()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        if undo is not None:
+            undo()
+    return ""
 
 
 def refusals() -> None:

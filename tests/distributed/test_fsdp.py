@@ -80,6 +80,20 @@ def test_parameters_are_gathered_bit_for_bit(four, dtype):
         assert stats["sent_bytes"] < (0.99 if dtype.itemsize == 8 else 0.9) * stats["dense_bytes"]
 
 
+def test_autograd_goes_on_to_the_next_unit_while_gradients_are_reduced(pair):
+    for happened, same in pair.run(cases.beside_backward):
+        assert happened == ["backward of another unit", "goes on"] and same
+
+
+def test_gradients_are_there_for_who_reads_them_in_the_backward_pass(pair):
+    assert all(pair.run(cases.read_in_backward))
+
+
+def test_damage_to_the_last_reduce_scatter_is_an_exception_of_backward(pair):
+    heard = pair.run(cases.damaged_at_the_end, by=1)
+    assert "rank 1" in heard[0]
+
+
 def test_fsdp_refuses_senseless_arguments(pair):
     pair.run(cases.refusals)
 
