@@ -28,7 +28,7 @@ from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels
 from gcodec.distributed.transport import gpu as gpu_transport
 from gcodec.distributed.transport.lane import lane_of
 from gcodec.truncation.optimizers import levels_for, view_from_dump
-from tests.distributed import ddp_cases, fsdp_cases
+from tests.distributed import allreduce_cases, ddp_cases, fsdp_cases
 from tests.distributed.rank_basics import batch_of, crc, rank, same_bits, size, values_at
 
 CALLS = {"fresh": 0, "encode": 0, "frames": 0}
@@ -73,6 +73,24 @@ CODEC = SimpleNamespace(
 )
 
 
+class _Borrowed:
+    """A lane's own group in the place of a private one of NCCL's; ``ends`` has how those of this process were ended."""
+
+    ends: ClassVar[list[str]] = []
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+    def shutdown(self) -> None:
+        self.ends.append("shutdown")
+
+    def abort(self) -> None:
+        self.ends.append("abort")
+
+
 @contextlib.contextmanager
 def there(by: str) -> Iterator[mock.Mock]:
     """Make all tensors seem to be on a device; frames travel ``by`` "group" or "staged"."""
@@ -86,7 +104,7 @@ def there(by: str) -> Iterator[mock.Mock]:
             (diloco, "is_on_gpu", is_on_gpu),
             (collectives, "is_on_gpu", is_on_gpu),
             (gpu_transport, "has_nccl", lambda group: by == "group"),
-            (gpu_transport, "_private_nccl", lambda lane, device: lane.group),
+            (gpu_transport, "_private_nccl", lambda lane, device: _Borrowed(lane.group)),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
         yield is_on_gpu
@@ -195,6 +213,16 @@ def damaged_fsdp(culprit: int) -> str:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
     return ""
+
+
+def ends_of_private_groups(culprit: int) -> tuple[list[str], list[str]]:
+    """Return how the private NCCL group ended with its lane: with one that is closed, and with one that has failed."""
+    _Borrowed.ends.clear()
+    on_devices(allreduce_cases.exact, "group", dtype="float32", sizes=(2,), kinds=("normal",), smallest=0)
+    closed = [*_Borrowed.ends]
+    _Borrowed.ends.clear()
+    fault("other values", culprit, "group")
+    return closed, [*_Borrowed.ends]
 
 
 class _StandInForNccl(dist.ProcessGroupGloo):

@@ -128,6 +128,10 @@ def test_a_failed_collective_of_devices_is_an_error_that_says_where(ranks, by, c
         assert rank != CULPRIT or message == where + unknown + "the device's network is gone"
 
 
+def test_the_private_group_of_devices_ends_with_its_lane(ranks):
+    assert ranks.run(cases.ends_of_private_groups, culprit=CULPRIT) == [(["shutdown"], ["abort"])] * ranks.size
+
+
 @pytest.mark.parametrize(
     ("by", "mode", "narrow"), [("group", "lossless", False), ("staged", "near", True), ("group", "visible", False)]
 )
@@ -153,6 +157,11 @@ def test_fsdp_on_devices_ends_with_the_bits_of_fsdp_on_the_host(ranks, by, optio
     assert agreed([found["crc"] for found in result]) == agreed([found["crc"] for found in plain])
     for found in result:
         assert 0 < found["stats"]["sent_bytes"] < found["stats"]["dense_bytes"] and not found["stats"]["dense"]
+
+
+def test_autograd_on_devices_goes_on_while_gradients_are_reduced(ranks):
+    for happened, same in ranks.run(cases.on_devices, what=fsdp_cases.beside_backward, by="group"):
+        assert happened == ["backward of another unit", "goes on"] and same
 
 
 def test_replicas_of_shards_on_devices_are_averaged_compressed(four):

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from gcodec.distributed import CompressedGroup, GroupOptions, fsdp
 from gcodec.distributed.collectives import Collectives
-from gcodec.distributed.transport.gpu import has_nccl
+from gcodec.distributed.transport.gpu import gpu_transport_of, has_nccl
 from gcodec.distributed.uncompressed import UncompressedBuckets
 from tests.distributed import uncompressed_cases as cases
 from tests.support.ranks import Ranks
@@ -181,3 +181,12 @@ def test_a_group_that_torch_checks_in_detail_is_asked_for_nccl_behind_its_wrappe
     monkeypatch.setattr(dist, "ProcessGroupNCCL", Nccl, raising=False)
     for group.backend, expected in ((Nccl(), True), (Wrapper(), True), (object(), False)):
         assert has_nccl(group) == expected
+
+
+def test_a_run_whose_frames_go_through_the_host_says_so(caplog):
+    lane: Any = SimpleNamespace(parent=SimpleNamespace(_get_backend=lambda device: object()), rank=0, gpu_transports={})
+    for device in ("cpu", "cuda:1", "cuda:1"):
+        gpu_transport_of(lane, torch.device(device))
+    (line,) = caplog.messages
+    assert line.startswith("gradients on cuda:1 are sent through the host's memory and Gloo")
+    assert "cuda:nccl" in line

@@ -6,6 +6,7 @@ on the lane's thread, with the side stream current, in the same order on all ran
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from .delegation import inner_method
 from .lane import Lane
 from .transfers import Buffers, Transfers
 
+_log = logging.getLogger("gcodec.distributed")
 _TAG = 1 << 30  #: from here on: tags that no other message of a lane's has
 
 
@@ -37,6 +39,9 @@ class GpuTransport(Protocol):
 
     def reduce_scatter(self, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
         """Sum a tensor over all ranks, uncompressed; ``part`` takes this rank's part of the sum, or of the mean."""
+
+    def close(self, failed: bool) -> None:
+        """End what is this transport's own; ``failed``: at once, as other ranks may never come to the end."""
 
 
 class NcclTransport:
@@ -64,6 +69,13 @@ class NcclTransport:
     def reduce_scatter(self, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
         """Implement :meth:`GpuTransport.reduce_scatter`."""
         _reduce_scatter(self.group, flat, part, mean)
+
+    def close(self, failed: bool) -> None:
+        """Implement :meth:`GpuTransport.close`: torch warns of a communicator that nobody has ended, and aborts it."""
+        if failed:
+            self.group.abort()
+        else:
+            self.group.shutdown()
 
 
 class StagedTransport:
@@ -121,6 +133,9 @@ class StagedTransport:
         _reduce_scatter(self.lane.group, staged, result, mean)
         part.copy_(result)
 
+    def close(self, failed: bool) -> None:
+        """Implement :meth:`GpuTransport.close`: the group is the lane's, which ends it."""
+
 
 def _reduce_scatter(group: dist.ProcessGroup, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
     options = dist.ReduceScatterOptions()
@@ -143,6 +158,12 @@ def gpu_transport_of(lane: Lane, device: torch.device) -> GpuTransport:
     """
     if device not in lane.gpu_transports:
         nccl = has_nccl(lane.parent)
+        if not nccl and device.type == "cuda" and lane.rank == 0:
+            _log.warning(
+                "gradients on %s are sent through the host's memory and Gloo, as the process group has no NCCL for "
+                'CUDA: init_process_group("cpu:gloo,cuda:nccl") makes one that has',
+                device,
+            )
         lane.gpu_transports[device] = (
             NcclTransport(_private_nccl(lane, device)) if nccl else StagedTransport(lane, device)
         )

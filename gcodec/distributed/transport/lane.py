@@ -175,6 +175,8 @@ class Lane:
             self.failure = self.failure or error
             self._fail_queued()
             raise
+        finally:
+            self._end_transports()
 
     def _work(self) -> None:
         with torch.no_grad():
@@ -272,6 +274,13 @@ class Lane:
             else:  # submit() may have queued a job behind the None
                 self._fail_queued()
                 self._end_group(patience)
+
+    def _end_transports(self) -> None:
+        """End the ways of frames on devices; called on the lane's thread, which alone has used them."""
+        for transport in self.gpu_transports.values():
+            with suppress(RuntimeError):  # such as a device's fault, of which jobs have told
+                transport.close(self.broken)
+        self.gpu_transports.clear()
 
     def _end_group(self, patience: float) -> None:
         """End the private group, and with it Gloo's threads, unless the lane is broken: these may then wait for long.
