@@ -59,11 +59,12 @@ class CompressedGroup(dist.ProcessGroup):
         self.inner = dist.ProcessGroup(store, rank, size)
         for group in (self, self.inner):
             adopt(group, gloo)
-        if torch.cuda.is_available() and dist.is_nccl_available():
+        has_device = torch.cuda.is_available()
+        if has_device and dist.is_nccl_available():
             nccl = nccl_of(self.inner, PrefixStore("cuda/", store), timeout, name)
             nccl._set_sequence_number_for_group()
             adopt_nccl([self, self.inner], torch.device("cuda"), nccl)
-        if size > 1:
+        if size > 1 and not has_device:  # else tensors may all be there: the first one in CPU memory compiles
             self._collectives.precompile(torch.float32)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
@@ -225,6 +226,25 @@ def ends_of_private_groups(culprit: int) -> tuple[list[str], list[str]]:
     return closed, [*_Borrowed.ends]
 
 
+def compiled_for_buckets() -> tuple[list[str], list[str], list[str]]:
+    """Return for which types the hook has compiled the CPU's kernels, where there is a device: when its state is made,
+    after a bucket on the device, and after one in CPU memory."""
+    gd.close_lanes()
+    compiled: list[str] = []
+    model = DistributedDataParallel(ddp_cases.Terms(70_000))
+    with mock.patch.object(codec_state, "precompile_kernels", lambda dtype, *terms: compiled.append(dtype.name)):
+        with mock.patch.object(torch.cuda, "is_available", lambda: True):
+            state = gd.CompressedAllreduce(smallest=0, bypass=None)
+        when_made = [*compiled]
+        model.register_comm_hook(state, gd.hook)
+        with there("group"):
+            model(values_at(rank(), 70_000, torch.float32)).backward()
+        on_device = [*compiled]
+        model(values_at(rank(), 70_000, torch.float32)).backward()
+    gd.close_lanes()
+    return when_made, on_device, compiled
+
+
 class _StandInForNccl(dist.ProcessGroupGloo):
     """Gloo under the name and with the arguments of NCCL's backend."""
 
@@ -245,8 +265,11 @@ def nccl_inside() -> None:
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(dist, "is_nccl_available", lambda: True),
         mock.patch.object(dist, "ProcessGroupNCCL", _StandInForNccl, create=True),
+        mock.patch.object(collectives, "_compiled", set()),
+        mock.patch.object(collectives, "precompile_kernels") as precompile,
     ):
         group: Any = dist.new_group(backend="gcodec", timeout=timedelta(seconds=60))
+        assert not precompile.called  # tensors may all be on devices
         (outer,) = _StandInForNccl.made
         assert isinstance(group, gd.CompressedGroup) and gpu_transport.has_nccl(group)
         for each in (group, group.inner):

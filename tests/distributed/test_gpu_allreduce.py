@@ -132,6 +132,10 @@ def test_the_private_group_of_devices_ends_with_its_lane(ranks):
     assert ranks.run(cases.ends_of_private_groups, culprit=CULPRIT) == [(["shutdown"], ["abort"])] * ranks.size
 
 
+def test_kernels_for_the_cpu_are_compiled_at_the_first_bucket_there(ranks):
+    assert ranks.run(cases.compiled_for_buckets) == [([], [], ["float32"])] * ranks.size
+
+
 @pytest.mark.parametrize(
     ("by", "mode", "narrow"), [("group", "lossless", False), ("staged", "near", True), ("group", "visible", False)]
 )

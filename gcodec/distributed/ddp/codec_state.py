@@ -51,7 +51,8 @@ class CompressedAllreduce:
         state = gcodec.distributed.CompressedAllreduce(optimizer=optimizer)
         ddp.register_comm_hook(state, gcodec.distributed.hook)
 
-    One state belongs to one DDP model. Making it compiles the kernels, for minutes on a fresh installation.
+    One state belongs to one DDP model. Making it compiles the kernels, for minutes on a fresh installation. Where there
+    is a CUDA device, the first bucket in CPU memory does so, and buckets on the device need none of them.
 
     Args:
         optimizer: the torch optimizer (or several) that will take the step, for near-lossless mode. Without one the
@@ -300,9 +301,10 @@ class CompressedAllreduce:
         return self._numbers[id(param)]
 
     def _likely_types(self) -> list[torch.dtype]:
-        """Return the types that gradients will probably have. Kernels for others are compiled when one arrives."""
+        """Return the types that gradients in CPU memory will probably have. Kernels for others are compiled when one
+        arrives, and so are all of them where gradients may as well be on a device."""
         if not isinstance(self.mode, NearLossless):
-            return [torch.float32]
+            return [] if torch.cuda.is_available() else [torch.float32]
         return [param.dtype for param in self.mode.params if param.requires_grad and param.is_cpu]
 
     def _precompile(self, dtype: torch.dtype) -> None:
