@@ -226,6 +226,23 @@ def ends_of_private_groups(culprit: int) -> tuple[list[str], list[str]]:
     return closed, [*_Borrowed.ends]
 
 
+def waits_for_dense_buckets() -> tuple[list[int], list[int]]:
+    """Return, by step, how often the host waits for the device while all buckets are sent uncompressed, and how many
+    buckets there are; the bypass tries from the fourth step on."""
+    gd.close_lanes()
+    waits, buckets = list[int](), list[int]()
+    model = DistributedDataParallel(ddp_cases.Given((300_000, 70_000, 300_000)), bucket_cap_mb=1)
+    state = gd.CompressedAllreduce(smallest=1 << 30, bypass=gd.Bypass(steps=1, every=100))
+    model.register_comm_hook(state, gd.hook)
+    with there("group"), mock.patch.object(gpu_coder.SideStream, "finish") as finish:
+        for _ in range(6):
+            model([torch.ones(300_000), torch.ones(70_000), torch.ones(300_000)]).backward()
+            waits.append(finish.call_count - sum(waits))
+            buckets.append(int(state.stats()["last_step"]["calls"]))
+    gd.close_lanes()
+    return waits, buckets
+
+
 def compiled_for_buckets() -> tuple[list[str], list[str], list[str]]:
     """Return for which types the hook has compiled the CPU's kernels, where there is a device: when its state is made,
     after a bucket on the device, and after one in CPU memory."""

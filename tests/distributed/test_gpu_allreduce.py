@@ -132,6 +132,12 @@ def test_the_private_group_of_devices_ends_with_its_lane(ranks):
     assert ranks.run(cases.ends_of_private_groups, culprit=CULPRIT) == [(["shutdown"], ["abort"])] * ranks.size
 
 
+def test_the_host_waits_for_uncompressed_buckets_of_devices_only_where_the_bypass_measures(ranks):
+    waits, buckets = agreed(ranks.run(cases.waits_for_dense_buckets))
+    assert min(buckets[3:]) >= 2
+    assert waits == [0, 0, 0, *buckets[3:]]
+
+
 def test_kernels_for_the_cpu_are_compiled_at_the_first_bucket_there(ranks):
     assert ranks.run(cases.compiled_for_buckets) == [([], [], ["float32"])] * ranks.size
 

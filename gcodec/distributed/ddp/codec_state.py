@@ -198,7 +198,7 @@ class CompressedAllreduce:
         label = f"step {self._stats.steps}, bucket {index}"
         dense = LaneJob(lambda: start_dense_allreduce(lane, buffer, True, counters, label), begins=True)
         if on_gpu:
-            dense = gpu_dense_allreduce_job(lane, buffer, True, counters, label)
+            dense = gpu_dense_allreduce_job(lane, buffer, True, counters, label, is_timed=self._is_trying)
         reason = type_reason(buffer, holds_complex(bucket))
         is_small = reason is None and buffer.nbytes < max(self.smallest, 1)
         reason = small_reason(self.smallest, "buckets") if is_small else reason
@@ -219,6 +219,10 @@ class CompressedAllreduce:
         jobs = {CODED: coded, DENSE: dense} | ({} if on_gpu else self._other_jobs(request, gradients))
         reduce = partial(_as_bypass_decides, self._bypass, request, jobs)
         return LaneJob(reduce, coded.abort, coded.devices, coded.place, coded.begins)
+
+    def _is_trying(self) -> bool:
+        """Return True in the steps of a trial, whose seconds must not be left to the next. On the lane's thread."""
+        return self._bypass is not None and self._bypass.trying
 
     def _other_jobs(self, request: ReduceRequest, gradients: Gradients) -> dict[int, LaneJob]:
         """Return the jobs that reduce a bucket in CPU memory in further ways that keep the mode's promise."""
@@ -338,7 +342,8 @@ class CompressedAllreduce:
         * ``raw_bytes``, ``encoded_bytes``, ``decoded_bytes``: bytes of values, given in, encoded and decoded
         * ``steps``; ``calls``: all-reduces; ``dense``: those of them that were not compressed
         * ``encode_seconds``, ``level_seconds`` (part of these), ``decode_seconds``, ``sum_seconds``, ``wait_seconds``,
-          and ``seconds`` in all: buckets overlap
+          and ``seconds`` in all: buckets overlap. On CUDA devices those of uncompressed buckets are the host's alone,
+          but in a trial of the bypass
         * ``bits_per_symbol``, ``entropy_per_symbol``: what a head takes with the shared codebooks in the latest step
           that is known, and could take; NaN before the first refresh
         * ``refreshes``, ``refresh_bytes``: of shared codebooks; ``own_codebooks``: frames that these did not suit

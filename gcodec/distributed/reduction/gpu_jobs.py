@@ -56,7 +56,13 @@ def identity_job(flat: torch.Tensor) -> LaneJob:
 
 
 def gpu_dense_allreduce_job(
-    lane: Lane, flat: torch.Tensor, mean: bool, counters: Counters, label: str = "all-reduce"
+    lane: Lane,
+    flat: torch.Tensor,
+    mean: bool,
+    counters: Counters,
+    label: str = "all-reduce",
+    *,
+    is_timed: Callable[[], bool] = lambda: True,
 ) -> LaneJob:
     """Return the job that reduces a tensor in place, uncompressed. As in DDP, a mean is divided before it is summed.
 
@@ -66,19 +72,22 @@ def gpu_dense_allreduce_job(
         mean: divide the sum by the number of ranks.
         counters: takes times and bytes.
         label: begins the texts of errors.
+        is_timed: asked on the lane's thread; True has the host wait for the device, so that the seconds counted are
+            those of the network.
     """
 
     def reduce_uncompressed() -> torch.Tensor:
         start = perf_counter()
         if mean:
             flat.div_(lane.size)
-        labeled(f"{label}, uncompressed", send_and_wait)
+        labeled(f"{label}, uncompressed", send)
         counters.add_dense(flat.nbytes, lane.size, perf_counter() - start)
         return flat
 
-    def send_and_wait() -> None:
+    def send() -> None:
         gpu_transport_of(lane, flat.device).all_reduce(flat)
-        side_stream_of(flat.device).finish()  # so that the seconds counted are those of the network
+        if is_timed():
+            side_stream_of(flat.device).finish()
 
     return side_stream_job([flat], reduce_uncompressed)
 
@@ -181,7 +190,7 @@ def gpu_in_place_allreduce_job(
     if compress and dense.dtype in TYPES:
         job = gpu_allreduce_job(ReduceRequest(lane, dense, torch.empty_like(dense), mode, mean, Counters(), gradients))
     else:
-        job = gpu_dense_allreduce_job(lane, dense.clone(), mean, Counters())
+        job = gpu_dense_allreduce_job(lane, dense.clone(), mean, Counters(), is_timed=lambda: False)
 
     def reduce_and_put_back() -> torch.Tensor:
         # The job's own ``run`` makes the stream wait; ``tensor``, which it does not know, has to be recorded.
