@@ -46,6 +46,7 @@ SAME_CONTRACT: dict[str, str] = {
     "encode": "for arrays, for tensors on a GPU, and for batches of these",
     "load": "a vector in kernels, and an object from an archive: torch's word",
     "run": "every verb of the command line has it",
+    "warmup": "of this process' kernels, and of a group's devices with them",
 }
 
 #: Functions with more parameters than ``MAX_PARAMETERS``, and why.

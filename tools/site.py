@@ -118,7 +118,7 @@ REFERENCE = {
         gcodec.distributed.allreduce gcodec.distributed.GroupOptions gcodec.distributed.register_backend
         gcodec.distributed.compress_fsdp gcodec.distributed.DiLoCo gcodec.distributed.WeightBroadcast
         gcodec.distributed.Refresh gcodec.distributed.StatsLog gcodec.distributed.log_to
-        gcodec.distributed.close_lanes""",
+        gcodec.distributed.close_lanes gcodec.distributed.warmup""",
     "Compressors": """gcodec.compressors.TopK gcodec.compressors.RandomK gcodec.compressors.DGC
         gcodec.compressors.RedSync gcodec.compressors.QSGD gcodec.compressors.Blockwise
         gcodec.compressors.PowerSGD gcodec.compressors.ACPSGD gcodec.compressors.GradZip

@@ -18,6 +18,7 @@ from .ddp.codec_state import CompressedAllreduce as CompressedAllreduce
 from .ddp.compressor_state import CompressedGradients as CompressedGradients
 from .ddp.controller_state import AdaptiveGradients as AdaptiveGradients
 from .ddp.hook import hook as hook
+from .device_warmup import warmup as warmup
 from .diloco import DiLoCo as DiLoCo
 from .fsdp import compress_fsdp as compress_fsdp
 from .group import CompressedGroup as CompressedGroup
@@ -68,6 +69,7 @@ __all__ = [
     "newest_versions",
     "register_backend",
     "shard_part",
+    "warmup",
 ]
 
 

@@ -226,6 +226,27 @@ def ends_of_private_groups(culprit: int) -> tuple[list[str], list[str]]:
     return closed, [*_Borrowed.ends]
 
 
+def warmed(by: str) -> list[tuple[int, int, int]]:
+    """Return how often kernels were loaded, private groups made, and frames sent from device to device, after a warm-up
+    and after an all-reduce."""
+    gd.close_lanes()
+    counts = []
+    with there(by), contextlib.ExitStack() as stack:
+        here = mock.Mock(return_value=torch.device("cpu"))
+        stack.enter_context(mock.patch.object(gcodec.gpu, "warmup_device", here))
+        private = stack.enter_context(
+            mock.patch.object(gpu_transport, "_private_nccl", side_effect=lambda lane, device: _Borrowed(lane.group))
+        )
+        kind = gpu_transport.NcclTransport if by == "group" else gpu_transport.StagedTransport
+        swap = stack.enter_context(mock.patch.object(kind, "swap", autospec=True, side_effect=kind.swap))
+        gd.warmup("cuda")
+        counts.append((here.call_count, private.call_count, swap.call_count))
+        gd.allreduce(values_at(rank(), 70_000, torch.float32), smallest=0)
+        counts.append((here.call_count, private.call_count, swap.call_count))
+    gd.close_lanes()
+    return counts
+
+
 def waits_for_dense_buckets() -> tuple[list[int], list[int]]:
     """Return, by step, how often the host waits for the device while all buckets are sent uncompressed, and how many
     buckets there are; the bypass tries from the fourth step on."""

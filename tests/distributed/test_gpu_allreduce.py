@@ -132,6 +132,13 @@ def test_the_private_group_of_devices_ends_with_its_lane(ranks):
     assert ranks.run(cases.ends_of_private_groups, culprit=CULPRIT) == [(["shutdown"], ["abort"])] * ranks.size
 
 
+@pytest.mark.parametrize("by", ["group", "staged"])
+def test_a_warm_up_loads_kernels_and_connects_devices_and_the_first_all_reduce_does_not(ranks, by):
+    n_private, n_swaps = int(by == "group"), 1 if ranks.size == 2 else 2
+    wanted = [(1, n_private, 1), (1, n_private, 1 + n_swaps)]
+    assert ranks.run(cases.warmed, by=by) == [wanted] * ranks.size
+
+
 def test_the_host_waits_for_uncompressed_buckets_of_devices_only_where_the_bypass_measures(ranks):
     waits, buckets = agreed(ranks.run(cases.waits_for_dense_buckets))
     assert min(buckets[3:]) >= 2

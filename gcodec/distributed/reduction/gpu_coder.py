@@ -21,7 +21,8 @@ from ..stats import Counters
 from .gpu_levels import GpuLevelChooser
 from .shared_codebooks import Refresh
 
-TYPES = tuple(getattr(torch, t.name) for t in DTYPES if t.on_gpu)  #: what is coded on devices
+NAMES = tuple(t.name for t in DTYPES if t.on_gpu)  #: of the types that are coded on devices
+TYPES = tuple(getattr(torch, name) for name in NAMES)
 
 Part = tuple[int, torch.Tensor]  #: the position of the first value in a buffer, and the values, flat
 

@@ -55,6 +55,22 @@ def identity_job(flat: torch.Tensor) -> LaneJob:
     return side_stream_job([flat], lambda: flat)
 
 
+def gpu_connect_job(lane: Lane, device: torch.device) -> LaneJob:
+    """Return the job that makes, on a device, what the first all-reduce would else wait for: the lane's communicator,
+    and its connections. The host waits for it."""
+    sums = torch.zeros(lane.size, device=device)
+
+    def connect() -> None:
+        transport = gpu_transport_of(lane, device)
+        transport.all_reduce(sums)
+        frame = torch.zeros(8, dtype=torch.uint8, device=device)
+        lengths = [0 if rank == lane.rank else 8 for rank in range(lane.size)]
+        transport.swap([frame[:length] for length in lengths], lengths)
+        side_stream_of(device).finish()
+
+    return side_stream_job([sums], lambda: labeled("warming up", connect))
+
+
 def gpu_dense_allreduce_job(
     lane: Lane,
     flat: torch.Tensor,
