@@ -117,10 +117,10 @@ class Indexing(NamedTuple):
         entries: Values as uintW[n], which rise as integers; or factors as uint32[n], bits of float32, which rise as
             numbers.
         indices: uint8[n_values]; one that is beyond the entries stands for a value that they lack.
-        n_absent: Number of values that the entries lack.
+        n_absent: Number of values that the entries lack; of factors in a large array, about.
         scales: uint32[n_segments], bits of the scales of segments as float32; empty if there are none.
         segment: Number of values of a segment; 0 if there are none.
-        counts: How often each index is met; None if they have not been counted.
+        counts: How often each index is met, likewise; None if they have not been counted.
     """
 
     has_factors: bool
