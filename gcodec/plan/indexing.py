@@ -25,25 +25,28 @@ from ..kernels.index.distinct_values import (
     repeats_values,
 )
 from ..kernels.index.guesses import MAX_KNOWN, N_FACTORS, N_SMALL
+from ..kernels.index.matches import (
+    N_MATCHES,
+    N_TRIED_FIRST,
+    NO_MATCH,
+    SegmentSample,
+    count_matches,
+    match_products,
+    number_matches,
+    try_segments,
+)
 from ..kernels.index.segment_scales import (
     INTEGERS,
     MAX_LARGEST,
     MAX_LOOKED_AT,
     N_BOUNDED,
-    N_MATCHES,
-    N_TRIED_FIRST,
-    NO_MATCH,
     ONE,
     SEARCHED,
     SIGNIFICANDS,
     TRUST,
     Factors,
     ScaleSearch,
-    SegmentSample,
     find_scales,
-    match_products,
-    number_matches,
-    try_segments,
 )
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
@@ -60,7 +63,8 @@ _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
-_SEGMENTS_APART = 32  #: one of so many is looked at again before all are
+_MIN_SEGMENTS, _SAMPLED_APART = 8, 16  #: of a small array, which has so many times the values of its sample
+_SEGMENTS_APART = 64  #: one of so many is looked at again before all are
 _RARELY_UNMATCHED = 0.002  #: a share of values that are no products with which no more segments are looked at
 _SURE_BITS = 120  #: that a segment's values tell beforehand if they are multiples of one scale: so many are no chance
 _MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products, are looked for
@@ -73,6 +77,7 @@ _CLEARLY_FEWER, _FEWER_SIGNED = 0.97, 0.98
 #: The share of the bits without scales, which are estimated too high, that those with scales may promise to take: of
 #: more, the search for all scales takes many times as long as encoding without it, for little or nothing.
 _WORTH = 0.9
+_COUNT_SOME, _COUNTED_APART = 1 << 18, 4  #: values from which on factors are counted of some: one in so many
 _FACTOR_BITS = 32  #: of a factor as an entry of the dictionary
 _LENGTH_BITS = 4  #: of the length of an entry's code, beside the entry in the dictionary
 #: Scales that are far enough from what processors may take for zero, and their inverses, too.
@@ -82,6 +87,7 @@ _MAX_POWER = 6  #: of two: factors are larger by so much than those which are tr
 _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
 _find_indices = Specialized(find_indices)
 _find_scales, _match_products = Specialized(find_scales), Specialized(match_products)
+_count_matches = Specialized(count_matches)
 _number_matches, _try_segments = Specialized(number_matches), Specialized(try_segments)
 _NO_SCALES = np.zeros(0, np.uint32)
 _BASE = 1 << INDEX_TYPE.head_bits - 1  #: of indices, from which the first and the last are as far away
@@ -111,10 +117,10 @@ class Indexing(NamedTuple):
         entries: Values as uintW[n], which rise as integers; or factors as uint32[n], bits of float32, which rise as
             numbers.
         indices: uint8[n_values]; one that is beyond the entries stands for a value that they lack.
-        n_absent: Number of values that the entries lack.
+        n_absent: Number of values that the entries lack; of factors in a large array, about.
         scales: uint32[n_segments], bits of the scales of segments as float32; empty if there are none.
         segment: Number of values of a segment; 0 if there are none.
-        counts: How often each index is met; None if they have not been counted.
+        counts: How often each index is met, likewise; None if they have not been counted.
     """
 
     has_factors: bool
@@ -423,8 +429,9 @@ def _sampled(values: np.ndarray, segment: int, factors: Factors) -> _Way:
 def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
     """Return where the segments of a sample begin, and which of their values are looked at: int64[n] each."""
     n_segments = n_values // segment  # a shorter one at the end is like them
-    n_some = min(_N_SEGMENTS, n_segments)
-    places = spread_places(segment, _N_SEGMENTS * _SEGMENT_SAMPLE // n_some)
+    n_sampled = min(_N_SEGMENTS * _SEGMENT_SAMPLE, max(n_values // _SAMPLED_APART, _MIN_SEGMENTS * _SEGMENT_SAMPLE))
+    n_some = min(n_sampled // _SEGMENT_SAMPLE, n_segments)
+    places = spread_places(segment, n_sampled // n_some)
     return _spread_starts(n_segments, n_some, segment), places.astype(np.int64)
 
 
@@ -494,19 +501,21 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     n = len(values)
     scales = _scales_of(values, segment, factors, threads)
     signs = _signs_of_scales(values, segment, scales, factors)
-    matches, counted = np.empty(n, np.uint16), list[np.ndarray]()
+    matches, counts = np.empty(n, np.uint16), np.zeros(N_MATCHES, np.int64)
 
     def match(where: slice) -> None:
         of_segments, skipped = slice(where.start // segment, -(-where.stop // segment)), where.start % segment
         part = values[where]
         if signs is not None:
             part = part ^ np.repeat(signs[of_segments], segment)[skipped : skipped + len(part)]
-        counted.append(_matched(part, segment, skipped, scales[of_segments], factors, matches[where]))
+        _match(part, segment, skipped, scales[of_segments], factors, matches[where])
 
     _part_by_part(match, n, threads)
     if signs is not None:
         scales[(signs != 0) & (scales != 0)] |= np.uint32(1 << 31)
-    counts = np.sum(counted, axis=0)
+    apart = _COUNTED_APART if n >= _COUNT_SOME else 1
+    n = apart * int(_count_matches(None, matches, apart, counts))  # as many as they stand for
+    counts *= apart
     counts[NO_MATCH] = 0
     used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
     if not len(used):
@@ -517,8 +526,8 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     order = np.lexsort((factor_signs, entries))
     index_of = np.full(N_MATCHES, len(used), np.uint8)
     index_of[used[order]] = np.arange(len(used))
-    indices = np.empty(n, np.uint8)
-    _part_by_part(lambda part: _number_matches(None, matches[part], index_of, indices[part]), n, threads)
+    indices = np.empty(len(values), np.uint8)
+    _part_by_part(lambda part: _number_matches(None, matches[part], index_of, indices[part]), len(values), threads)
     n_absent = n - int(counts[used].sum())
     of_indices = np.append(counts[used[order]], n_absent)
     return Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment, of_indices)
@@ -592,8 +601,10 @@ def _on_one_power(scales: np.ndarray) -> np.ndarray:
 
 def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, factors: Factors) -> float:
     """Return the entropy in bits, of all values together, of the factors that they have with these scales."""
-    matches = np.empty(len(values), np.uint16)
-    return code_bits(_matched(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches))
+    matches, counts = np.empty(len(values), np.uint16), np.zeros(N_MATCHES, np.int64)
+    _match(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches)
+    _count_matches(None, matches, 1, counts)
+    return code_bits(counts)
 
 
 def _new_search() -> ScaleSearch:
@@ -625,6 +636,9 @@ def _new_search() -> ScaleSearch:
         before=np.full(1, ONE, np.uint32),
         trust=np.full(1, TRUST, np.int64),
         work=np.zeros(2, np.int64),
+        small_work=np.zeros(1, np.int64),
+        ends=np.empty(4, np.int64),
+        n_small=np.zeros(2, np.int64),
     )
 
 
@@ -637,16 +651,16 @@ def _searching() -> Iterator[ScaleSearch]:
     search.before[0] = ONE
     search.trust[0] = TRUST
     search.work[:] = 0
+    search.small_work[:] = 0
+    search.n_small[:] = 0
     yield search
     release(ScaleSearch, search)
 
 
-def _matched(
+def _match(
     values: np.ndarray, segment: int, skipped: int, scales: np.ndarray, factors: Factors, matches: np.ndarray
-) -> np.ndarray:
-    """Find the factors of values, as :func:`match_products` does, and return how often each is found."""
-    counts = np.zeros(N_MATCHES, np.int64)
+) -> None:
+    """Find the factors of values, as :func:`match_products` does."""
     types = values.dtype, values.flags.aligned
     with _searching() as search:
-        _match_products(types, values, segment, skipped, scales, factors, search, matches, counts)
-    return counts
+        _match_products(types, values, segment, skipped, scales, factors, search, matches)

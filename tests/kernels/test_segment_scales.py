@@ -7,8 +7,9 @@ import pytest
 
 from gcodec.dtypes import BY_NAME
 from gcodec.kernels.index.guesses import N_FACTORS
+from gcodec.kernels.index.matches import N_MATCHES, NO_MATCH, count_matches, match_products
 from gcodec.kernels.index.products import product_of
-from gcodec.kernels.index.segment_scales import N_MATCHES, NO_MATCH, find_scales, match_products
+from gcodec.kernels.index.segment_scales import find_scales
 from gcodec.plan import indexing
 from gcodec.plan.factor_sets import factor_sets
 from tests.support.bit_patterns import KINDS, infinity
@@ -37,7 +38,8 @@ def test_infinities_and_nans_are_no_products_and_nothing_is_read_beyond_the_fact
         surrounded = factors._replace(values=room[N_FACTORS : 2 * N_FACTORS])
         matches, counts = np.full(len(values), 7, np.uint16), np.zeros(N_MATCHES, np.int64)
         one, search = np.array([0x3F800000], np.uint32), indexing._new_search()
-        match_products(values, len(values), 0, one, surrounded, search, matches, counts)
+        match_products(values, len(values), 0, one, surrounded, search, matches)
+        count_matches(matches, 1, counts)
         assert not (matches != NO_MATCH).any()
         assert counts[NO_MATCH] == counts.sum() == len(values)
 
@@ -70,5 +72,6 @@ def test_products_of_any_scale_are_matched_all_where_many_lie_halfway_between_tw
         bits = np.array([product_of(scale, factor, code) for factor in chosen], KINDS[dtype].container)
         found, matches, counts = np.empty(1, np.uint32), np.empty(n, np.uint16), np.zeros(N_MATCHES, np.int64)
         assert find_scales(bits, n, 0, factors, indexing._new_search(), found) == 0
-        match_products(bits, n, 0, found, factors, indexing._new_search(), matches, counts)
+        match_products(bits, n, 0, found, factors, indexing._new_search(), matches)
+        count_matches(matches, 1, counts)
         assert not counts[NO_MATCH]

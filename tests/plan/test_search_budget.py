@@ -1,4 +1,5 @@
-"""The law of what a search for scales may cost: little where it finds little, and two looks at all values at most."""
+"""The law of what a search for scales may cost: little where it finds little, and two looks at all values at most; and
+of all that it does, so many steps for each value, over a grid of quantized weights."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import gcodec
+from gcodec.kernels.index.segment_scales import ScaleSearch
 from gcodec.plan import indexing
 from tests.support.bit_patterns import KINDS, from_floats, typed
 
@@ -72,3 +74,35 @@ def test_a_search_that_finds_little_has_looked_at_little(dtype, group, monkeypat
         assert n_passes <= 2 and n_sampled <= 2 * N, (share, kind)  # far fewer of a large array
         assert n_passes <= 1 or found < 0.99 * usual, (share, kind)
         assert found <= usual, (share, kind)
+
+
+#: How many values are held against a scale or its bounds for each value of the array: 32 at a time, by the smallest
+#: values; and by guesses about the largest one, which take several times as long.
+MOST_BY_SMALL, MOST_BY_LARGEST = 16, 1
+GRID = [*product((32, 64, 128, 256), (0, 0.003, 0.01, 0.03, 0.06, 0.1), ("int8", "uint8", "upper", "int4"))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_search_takes_few_steps_for_each_value_on_288_inputs(dtype, monkeypatch):
+    """Samples and all tries included, whether it finds scales or not."""
+    steps = Counter[str]()
+
+    def counted(kernel: Any) -> Any:
+        def call(*args: Any) -> Any:
+            search = next(argument for argument in args if isinstance(argument, ScaleSearch))
+            before = int(search.small_work[0]), int(search.work[0])
+            result = kernel(*args)
+            steps["small"] += int(search.small_work[0]) - before[0]
+            steps["largest"] += int(search.work[0]) - before[1]
+            return result
+
+        return call
+
+    for name in ("_find_scales", "_try_segments"):
+        monkeypatch.setattr(indexing, name, counted(getattr(indexing, name)))
+    for group, share, kind in GRID:
+        values = typed(dtype, from_floats(KINDS[dtype], dequantized(kind, group, share))).reshape(-1, 1024)
+        steps.clear()
+        gcodec.encode(values, dtype=dtype, threads=1)
+        assert steps["small"] <= MOST_BY_SMALL * N, (group, share, kind, steps)
+        assert steps["largest"] <= MOST_BY_LARGEST * N, (group, share, kind, steps)

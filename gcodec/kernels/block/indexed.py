@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
-from ..core.scalar import U8, U32
+from ..core.scalar import I64, U8, U32
 from ..core.unaligned import bits_of_float, load_u32, load_value, store_value, subarray, width_of
 from ..index.products import product_of, without_denormal
 from ..index.value_tables import fill_planes, fill_product_planes, look_up_all, look_up_groups
@@ -300,12 +300,12 @@ def finish_indexed(writing, b, out, at, inner_end):
             for i in range(4 - scale_bytes, 4):
                 out[stop] = U8(writing.scales[s] >> U32(8 * i))
                 stop += 1
-    n_exceptions = 0
+    n_exceptions, exceptions = 0, stop
     for i in range(n):
-        if indices[i] >= rules.n_entries:
-            store_value(out, stop, values[i])
-            stop += rules.value_bytes
-            n_exceptions += 1
+        # Each is written, and stays only if it is one: without branches, of which many would be mispredicted.
+        store_value(out, exceptions + n_exceptions * rules.value_bytes, values[i])
+        n_exceptions += I64(indices[i] >= rules.n_entries)
+    stop += n_exceptions * rules.value_bytes
     # Everything but the header's fields stands by now. `at` is where the block begins, so the values overwrite all of
     # it.
     if stop - at >= BLOCK_HEADER + n * rules.value_bytes:

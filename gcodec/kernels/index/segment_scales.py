@@ -14,6 +14,8 @@ narrow them, or contradict:
 The first values of a segment are held against the bounds of the largest, and meet only then, so that loops become
 vectors. Most of the others have the same products with both bounds that those leave.
 
+Of integers, that is what follows where :mod:`small_values` finds no scale, which it does many times as fast.
+
 A segment that has no scale costs more than one that has. So steps are counted, and a search that has taken more than
 so many for each value goes on only with what is tried first. Passing a search to a function that is not inlined takes
 longer than many of its steps: it is dozens of arrays.
@@ -47,10 +49,10 @@ from .guesses import (
     learn,
     n_contradicting,
 )
-from .products import product_of, without_denormal
+from .products import product_of
 from .rounding_bounds import float_from, float_to, half_unit, rounded_from, shortest_between
+from .small_values import scale_of_small
 
-N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values that narrow a segment's scale, and that its largest is one of
 #: Values that narrow it first; of bfloat16, so few before all others; and how many are held against bounds at a time.
 N_BOUNDED, _N_BEFORE, _AT_ONCE = 64, 32, 64
@@ -59,10 +61,11 @@ _MAX_SMALLEST = 8  #: the largest factor that is looked for in a segment's small
 #: One in so many values may contradict a scale, but no more than a few of the first, or of the small ones.
 _SHARE_LOST, _LOST_AT_ONCE, _MAX_SMALL_LOST = 16, 2, 4
 _FEW_KNOWN = 2  #: factors of earlier segments that are tried before any are ruled out
-N_TRIED_FIRST = 4  #: segments of a sample after which the rest may be known to be in vain
 TRUST, _MORE_TRUST = 8, 3  #: how often the scale before is tried in vain, and how often more after a success
 #: Steps of a search that is not given up, as ``ScaleSearch.work`` counts them: at first, and more for each value.
 MOST_WORK_FIRST, MOST_WORK = 1 << 14, 12
+#: Likewise where most segments have a scale that their small values tell: few more are found.
+MOST_WORK_FIRST_BESIDE, VALUES_FOR_WORK_BESIDE = 1 << 12, 8
 ONE = 0x3F800000  #: the bits of 1, the scale of segments in which nothing tells it
 _EXPONENT = 0x7F800000
 _WIDE_FROM = 64  #: the factor from which on a value of bfloat16 may be as near to the next one: see :func:`_narrow`
@@ -125,6 +128,9 @@ class ScaleSearch(NamedTuple):
         n_met: int32[N_FACTORS], in how many segments each factor was found.
         before: uint32[1], bits of the scale of the segment before.
         trust: int64[1], how often it is still tried.
+        ends: int64[4], scratch of :func:`small_values.scale_of_small`.
+        n_small: int64[2], in how many segments that found a scale, and in how many none.
+        small_work: int64[1], how many values it held against bounds or a factor.
         work: int64[2], how many values were held against the bounds of a scale, or LANES factors against a ratio; and
             how many values there were.
     """
@@ -153,11 +159,14 @@ class ScaleSearch(NamedTuple):
     n_met: np.ndarray
     before: np.ndarray
     trust: np.ndarray
+    ends: np.ndarray
+    n_small: np.ndarray
+    small_work: np.ndarray
     work: np.ndarray
 
 
 @kernel
-def _magnitude(bits, width, dtype_code):
+def magnitude_of(bits, width, dtype_code):
     """Return the bits of a value's magnitude as float32; 0 where that is infinite, NaN, or what a processor may take
     for zero. (Of float16, such values count as numbers beyond the largest.)"""
     bits = bits_of_float(as_float(U32(U32(bits) & U32((1 << (width - 1)) - 1)), dtype_code))
@@ -166,7 +175,7 @@ def _magnitude(bits, width, dtype_code):
 
 
 @kernel
-def _read(values, step, dtype_code, bits, magnitudes):
+def read_magnitudes(values, step, dtype_code, bits, magnitudes):
     """Write values without their signs and their magnitudes, ``step`` apart, as many as there is room for; return the
     bits of the largest magnitude."""
     width, largest = width_of(values), U32(0)
@@ -174,20 +183,20 @@ def _read(values, step, dtype_code, bits, magnitudes):
     if step == 1:  # this loop becomes vectors
         for i in range(len(magnitudes)):
             bits[i] = U32(U32(values[i]) & low_bits)
-            magnitude = _magnitude(values[i], width, dtype_code)
+            magnitude = magnitude_of(values[i], width, dtype_code)
             magnitudes[i] = float_from_bits(magnitude)
             largest = max(largest, magnitude)
     else:
         for i in range(len(magnitudes)):
             bits[i] = U32(U32(values[i * step]) & low_bits)
-            magnitude = _magnitude(values[i * step], width, dtype_code)
+            magnitude = magnitude_of(values[i * step], width, dtype_code)
             magnitudes[i] = float_from_bits(magnitude)
             largest = max(largest, magnitude)
     return largest
 
 
 @kernel
-def _find_nearest(magnitudes, inverse, factors, numbers, nearest):
+def find_nearest(magnitudes, inverse, factors, numbers, nearest):
     """Find the factors that are nearest to the ratios of magnitudes to a scale, given its inverse."""
     if factors.form == INTEGERS:
         last = np.float32(factors.last)
@@ -320,7 +329,7 @@ def _narrow(search, n, largest, factor, factors):
         below, above = subarray(search.below, 0, count), subarray(search.above, 0, count)
         numbers = subarray(search.numbers, 0, count)
         if factors.form != INTEGERS:
-            _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
+            find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
         exact = subarray(search.exact, 0, count)
         n_met, n_lost, lowest, highest = _meet(exact, nearest, below, above, limit, low, high, factors)
         search.work[0] += count
@@ -329,7 +338,7 @@ def _narrow(search, n, largest, factor, factors):
         # Each fits the bounds, but not all fit one another: in turn, those that contradict the ones before are left
         # out.
         if lowest > highest:
-            _find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
+            find_nearest(magnitudes, np.float32(inverse), factors, numbers, nearest)
             n_lost, lowest, highest = _narrow_in_turn(magnitudes, nearest, below, above, low, high, allowed)
             if highest == 0:
                 return 0.0, 0.0
@@ -355,7 +364,7 @@ def _narrow_by_others(search, n, n_met, n_lost, low, high, factors):
             return 0.0, 0.0
         search.work[0] += count
         n_met += count
-        _find_nearest(magnitudes, np.float32(2.0 / (low + high)), factors, numbers, nearest)
+        find_nearest(magnitudes, np.float32(2.0 / (low + high)), factors, numbers, nearest)
         for i in range(count):  # this loop becomes vectors
             is_same = product_of(least, nearest[i], code) == bits[i]
             n_same += I32(is_same & (product_of(most, nearest[i], code) == bits[i]))
@@ -427,11 +436,11 @@ def _largest_below(values, step, limit, dtype_code):
     width, largest = width_of(values), U32(0)
     if step == 1:  # this loop becomes vectors
         for i in range(len(values)):
-            magnitude = _magnitude(values[i], width, dtype_code)
+            magnitude = magnitude_of(values[i], width, dtype_code)
             largest = max(largest, magnitude if magnitude < limit else U32(0))
     else:
         for i in range(0, len(values), step):
-            magnitude = _magnitude(values[i], width, dtype_code)
+            magnitude = magnitude_of(values[i], width, dtype_code)
             largest = max(largest, magnitude if magnitude < limit else U32(0))
     return largest
 
@@ -524,7 +533,7 @@ def _try_queued(search, n, n_queued, stage, n_largest, factors):
         place in the queue.
     """
     for at in range(n_queued):
-        if stage and _is_spent(search):
+        if stage and _is_spent(search, factors):
             break
         k, number = I64(search.queue[at]) // N_FACTORS, I64(search.queue[at]) % N_FACTORS
         value = np.float64(float_from_bits(search.largest[k]))
@@ -543,8 +552,10 @@ def _try_queued(search, n, n_queued, stage, n_largest, factors):
 
 
 @inlined
-def _is_spent(search):
+def _is_spent(search, factors):
     """Return True if the search has done as much work as its values are worth."""
+    if factors.form == INTEGERS and search.n_small[0] >= search.n_small[1]:  # most scales are found without it
+        return search.work[0] > MOST_WORK_FIRST_BESIDE + search.work[1] // VALUES_FOR_WORK_BESIDE
     return search.work[0] > MOST_WORK_FIRST + MOST_WORK * search.work[1]
 
 
@@ -580,7 +591,7 @@ def _fit(values, n, factors, search):
     n_queued, is_before = _queue_before(search, factors)
     while True:
         bits, number, at = _try_queued(search, n, n_queued, stage, n_largest, factors)
-        if bits or stage > 2 * n_largest + 1 or (stage and _is_spent(search)):
+        if bits or stage > 2 * n_largest + 1 or (stage and _is_spent(search, factors)):
             break
         stage += 1
         n_queued = 0
@@ -651,7 +662,9 @@ def find_scales(values, segment, skipped, factors, search, scales):
         scales[s] = search.before[0]
         step = _step_between(len(part), MAX_LOOKED_AT)
         n = (len(part) + step - 1) // step
-        largest = _read(part, step, factors.dtype_code, subarray(search.bits, 0, n), subarray(search.magnitudes, 0, n))
+        largest = read_magnitudes(
+            part, step, factors.dtype_code, subarray(search.bits, 0, n), subarray(search.magnitudes, 0, n)
+        )
         if step > 1:
             step = _step_between(len(part), MAX_COMPARED)
             largest = _largest_below(part, step, U32(_EXPONENT), factors.dtype_code)
@@ -659,7 +672,14 @@ def find_scales(values, segment, skipped, factors, search, scales):
         if largest == 0:
             continue
         search.largest[0] = largest
-        bits = _fit(part, n, factors, search)
+        bits = U32(0)
+        if factors.form == INTEGERS:
+            last, code, ends, work = factors.last, factors.dtype_code, search.ends, search.small_work
+            bits = scale_of_small(search.magnitudes, n, search.before[0], last, code, ends, work)
+            search.n_small[0 if bits else 1] += 1
+        is_given_up = factors.form == INTEGERS and _is_spent(search, factors)
+        if not bits and not is_given_up:
+            bits = _fit(part, n, factors, search)
         exponent = U32(bits & U32(_EXPONENT))
         if exponent == 0 or exponent == _EXPONENT:
             scales[s] = U32(0)
@@ -667,107 +687,3 @@ def find_scales(values, segment, skipped, factors, search, scales):
         else:
             scales[s] = search.before[0] = bits
     return n_without
-
-
-@kernel
-def match_products(values, segment, skipped, scales, factors, search, matches, counts):
-    """Find the factor of each value, where its product with the segment's scale is exactly the value.
-
-    Args:
-        values: uintW[n].
-        segment: Values of a segment.
-        skipped: How many of the first segment's values lie before ``values``.
-        scales: uint32[n_segments], bits of the scales, 0 where there is none.
-        factors: :class:`Factors`.
-        search: :class:`ScaleSearch`, scratch.
-        matches: uint16[n], result: 1 plus the number of the factor, and N_FACTORS more if the value has a minus sign;
-            NO_MATCH where there is none.
-        counts: int64[N_MATCHES], result: how often each is found is added.
-    """
-    for s in range(len(scales)):
-        begin, end = max(s * segment - skipped, 0), min((s + 1) * segment - skipped, len(values))
-        scale = without_denormal(scales[s])
-        for first in range(begin, end, MAX_LOOKED_AT):
-            count = min(end - first, MAX_LOOKED_AT)
-            result = subarray(matches, first, count)
-            if scale > 0:
-                _match(subarray(values, first, count), scale, factors, search, result)
-            else:
-                result[:] = U16(NO_MATCH)
-    for i in range(len(values)):
-        counts[matches[i]] += 1
-
-
-class SegmentSample(NamedTuple):
-    """Some segments of an array, and memory to look at them.
-
-    Attributes:
-        starts: int64[n_segments], where they begin.
-        places: int64[n_places], which of their values are looked at.
-        part: uintW[n_places], scratch.
-        matches: uint16[n_places], scratch.
-        scale: uint32[1], scratch.
-        union: uint32[1], takes the bits that any scale has.
-    """
-
-    starts: np.ndarray
-    places: np.ndarray
-    part: np.ndarray
-    matches: np.ndarray
-    scale: np.ndarray
-    union: np.ndarray
-
-
-@kernel
-def try_segments(values, sample, max_unmatched, factors, search, counts):
-    """Find the scales of some segments, and the factors that some of their values have.
-
-    Args:
-        values: uintW[n].
-        sample: :class:`SegmentSample`.
-        max_unmatched: More values without a factor than that end the search, as do the first few segments if most of
-            their values have none.
-        factors: :class:`Factors`.
-        search: :class:`ScaleSearch`, scratch, to which nothing is known.
-        counts: int64[N_MATCHES], result: how often each factor is found is added, as :func:`match_products` does.
-    """
-    part, n_places = sample.part, len(sample.places)
-    for s in range(len(sample.starts)):
-        for i in range(n_places):
-            part[i] = values[sample.starts[s] + sample.places[i]]
-        find_scales(part, n_places, 0, factors, search, sample.scale)
-        sample.union[0] |= sample.scale[0]
-        match_products(part, n_places, 0, sample.scale, factors, search, sample.matches, counts)
-        n_seen = (s + 1) * n_places
-        if counts[NO_MATCH] > max_unmatched or (s + 1 == N_TRIED_FIRST and 2 * counts[NO_MATCH] > n_seen):
-            break
-
-
-@kernel
-def number_matches(matches, index_of, indices):
-    """Write the index that stands for each match.
-
-    Args:
-        matches: uint16[n] of :func:`match_products`.
-        index_of: uint8[N_MATCHES].
-        indices: uint8[n], result.
-    """
-    for i in range(len(matches)):
-        indices[i] = index_of[matches[i]]
-
-
-@inlined
-def _match(values, scale, factors, search, matches):
-    """Find the factors of at most MAX_LOOKED_AT values of one scale; see :func:`match_products`."""
-    width, n = width_of(values), len(values)
-    sign_bit = U32(1 << (width - 1))
-    bits, magnitudes = subarray(search.bits, 0, n), subarray(search.magnitudes, 0, n)
-    numbers, nearest = subarray(search.numbers, 0, n), subarray(search.factors, 0, n)
-    _read(values, 1, factors.dtype_code, bits, magnitudes)
-    _find_nearest(magnitudes, np.float32(1.0 / np.float64(scale)), factors, numbers, nearest)
-    for i in range(n):
-        # The law of section 10 has the last word, bit by bit: whatever was estimated before, a match decodes to this
-        # value.
-        made = product_of(scale, nearest[i], factors.dtype_code)
-        match = U16(U32(numbers[i] + 1) + U32(N_FACTORS if U32(values[i]) & sign_bit else 0))
-        matches[i] = match if made == bits[i] else U16(NO_MATCH)
