@@ -38,7 +38,7 @@ _MEDIAN_SHARE, _MIN_MEDIAN, _MAX_MEDIAN, _MEDIAN_VALUES = 8, 32, 256, 1 << 17
 _NO_TEMPLATE = np.zeros(0, np.float32)  #: stands for a base
 _SCALE_BITS, _STREAM_BITS = 24, 8.5  #: what a row's scale and a sub-stream's length and spare bits take
 
-_find_promising = Specialized(kernels.find_promising)
+_find_promising, _median_row = Specialized(kernels.find_promising), Specialized(medians.median_row)
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Predictor:
 
     @property
     def _key(self) -> tuple[str, DType, int]:
-        """What a sample's memory is kept by."""
+        """Return what a sample's memory is kept by."""
         return "residual sample", self._dtype, self._block
 
     def _new_sample(self) -> kernels.QuickSample:
@@ -259,10 +259,15 @@ def template_of(values: np.ndarray, dtype: DType, tensor: Rows) -> np.ndarray:
     n_columns, n_rows = tensor.n_columns, (tensor.stop - tensor.start) // tensor.n_columns
     max_sampled = max(min(_MAX_MEDIAN, _MEDIAN_VALUES // n_columns), _MIN_MEDIAN)
     n_sampled = min(max(n_rows // _MEDIAN_SHARE, _MIN_MEDIAN), max_sampled, n_rows)
-    room = 1 << (n_sampled - 1).bit_length()
-    template, rows = np.empty(n_columns, np.float32), np.empty((2, room, n_columns), np.float32)
-    flat, sums = values[tensor.start : tensor.stop], np.empty(N_SUMS, np.float32)
-    medians.median_row(flat, dtype.narrow.code, n_sampled, n_rows // n_sampled, template, rows[0], rows[1], sums)
+    room, flat = 1 << (n_sampled - 1).bit_length(), values[tensor.start : tensor.stop]
+    template = np.empty(n_columns, np.float32)
+    scratch = medians.MedianScratch(
+        np.empty((n_sampled, n_columns), np.float32),
+        np.empty(n_sampled, np.float32),
+        np.empty((room, medians.TILE), np.float32),
+        np.empty(N_SUMS, np.float32),
+    )
+    _median_row[dtype.bits](flat, dtype.narrow.code, n_sampled, n_rows // n_sampled, template, scratch)
     return template
 
 
