@@ -435,6 +435,7 @@ class ArchiveWriter(AllOrNothing):
             done, lossy = done + packed.restored.size, lossy or packed.lossy
             needs_base = needs_base or packed.needs_base
             self._progress(packed.restored.size)
+            del packed, known  # their memory is for the part that is begun next
         found = base_hash.hexdigest() if base else None
         if base and base.place is not None and base.hash != found:
             raise GcodecError(f"{base.name}: was written to while later versions of it were compressed; try again")
