@@ -417,7 +417,7 @@ def ordered_map(
         pool: The threads.
         function: What is done with an item.
         items: What it is done with.
-        window: How many batches of items are begun ahead of the caller, at most.
+        window: How many batches of items are begun ahead of the caller, at most: beside the one whose results it has.
         size_of: Returns the bytes of an item.
     """
 
@@ -437,24 +437,26 @@ def ordered_map(
     calls: deque[Call[tuple[list[Result], BaseException | None]]] = deque()
     try:
         for batch in chain((first or [], second), batches):
+            ended = None  # and with it the memory of what the caller has had
             if len(calls) >= window:
-                yield from _results_of(calls.popleft())
-            calls.append(pool.submit(work, batch))
-        yield from _results_of_all(calls)
+                ended = calls.popleft().result()
+            calls.append(pool.submit(work, batch))  # before the caller goes on: no thread waits for that
+            if ended is not None:
+                yield from _given(*ended)
+        yield from _all_given(calls)
     finally:
         for call in calls:
             call.cancel()
 
 
-def _results_of_all(calls: deque[Call[tuple[list[Result], BaseException | None]]]) -> Iterator[Result]:
+def _all_given(calls: deque[Call[tuple[list[Result], BaseException | None]]]) -> Iterator[Result]:
     """Yield what batches gave, and take them out; raise what ended one."""
     while calls:
-        yield from _results_of(calls.popleft())
+        yield from _given(*calls.popleft().result())
 
 
-def _results_of(call: Call[tuple[list[Result], BaseException | None]]) -> Iterator[Result]:
+def _given(results: list[Result], error: BaseException | None) -> Iterator[Result]:
     """Yield what a batch gave, and raise what ended it."""
-    results, error = call.result()
     yield from results
     if error is not None:
         raise error

@@ -327,11 +327,12 @@ class ArchiveReader:
         parts = (
             map(unpacked, items)
             if here or len(items) <= MAX_UNPACKED_HERE
-            else ordered_map(self._pool, unpacked, items, self._threads + 1, lambda item: item.chunk.size)
+            else ordered_map(self._pool, unpacked, items, self._threads, lambda item: item.chunk.size)
         )
         for part in parts:
             data[at : at + part.size] = part
             at += part.size
+            del part  # its memory is for the one that is begun next
         return data
 
     def restored(self, entry: FileEntry) -> Iterator[Bytes]:
@@ -464,7 +465,7 @@ class ArchiveReader:
 
     def _parts_of(self, blobs: Sequence[_BlobToRead]) -> Iterator[Bytes]:
         results = ordered_map(
-            self._pool, self._unpacked, _chunks_to_read(blobs), self._threads + 1, lambda item: item.chunk.size
+            self._pool, self._unpacked, _chunks_to_read(blobs), self._threads, lambda item: item.chunk.size
         )
         for item in blobs:
             blob = item.blob

@@ -30,6 +30,7 @@ from .named_parts import named_parts
 from .own_classes import KnownClasses
 from .plain_files import PlainFile
 from .reader import ArchiveReader
+from .shared_memory import lies_in
 from .structure import (
     ITEM_COST,
     STRUCTURE,
@@ -56,7 +57,8 @@ NAMES_OF_TORCH = (
 
 
 class TensorSource:
-    """The bytes of a header and of tensors, end to end. What needs a copy is copied when it is read, and then let go.
+    """The bytes of a header and of tensors, end to end. What needs a copy is copied when it is read, and then let go;
+    views of other tensors are kept, as to make one takes as long as to hash the ends of its bytes.
 
     Args:
         header: what comes before the tensors.
@@ -68,7 +70,7 @@ class TensorSource:
         self._read: list[Callable[[], Bytes]] = [lambda: head, *map(_reader_of, leaves)]
         self._leaves = leaves
         self._starts = [0, *accumulate([head.size, *(leaf.size for leaf in leaves)])]
-        self._copies: OrderedDict[int, Bytes] = OrderedDict()
+        self._views, self._copies = dict[int, Bytes](), OrderedDict[int, Bytes]()
         self._lock = Lock()
         self.size = self._starts[-1]
 
@@ -95,12 +97,20 @@ class TensorSource:
         return not isinstance(value, np.ndarray) or (value.flags.c_contiguous and value.dtype.byteorder != ">")
 
     def _piece(self, number: int) -> Bytes:
+        view = self._views.get(number)
+        if view is not None:
+            return view
         with self._lock:
-            if number not in self._copies:
-                self._copies[number] = self._read[number]()
-                if len(self._copies) > MAX_COPIES:
-                    self._copies.popitem(last=False)
-            return self._copies[number]
+            if number in self._copies:
+                return self._copies[number]
+            data = self._read[number]()
+            if number == 0 or lies_in(self._leaves[number - 1].value, data):
+                self._views[number] = data
+                return data
+            self._copies[number] = data
+            if len(self._copies) > MAX_COPIES:
+                self._copies.popitem(last=False)
+            return data
 
 
 def plan_state(path: str, state: Any) -> FilePlan:

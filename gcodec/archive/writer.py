@@ -291,11 +291,11 @@ class ArchiveWriter(AllOrNothing):
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
 
-        encoded = (
+        encoded = [  # before any is encoded: between large kernels, which fill the cache, to find copies takes longer
             number
             for number in range(len(plan.segments))
             if number not in ready and not (copies and copies.find(number))
-        )
+        ]
         parts = chain.from_iterable(self._parts(plan, number, columns) for number in encoded)
         results = chain.from_iterable(
             ordered_map(self._pool, work, parts, self._threads + 1, lambda part: part.stop - part.start)
@@ -435,6 +435,7 @@ class ArchiveWriter(AllOrNothing):
             done, lossy = done + packed.restored.size, lossy or packed.lossy
             needs_base = needs_base or packed.needs_base
             self._progress(packed.restored.size)
+            del packed, known  # their memory is for the part that is begun next
         found = base_hash.hexdigest() if base else None
         if base and base.place is not None and base.hash != found:
             raise GcodecError(f"{base.name}: was written to while later versions of it were compressed; try again")

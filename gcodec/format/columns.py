@@ -97,12 +97,16 @@ _MAX_SPREAD = 1 << 16
 @lru_cache(4)
 def for_kernels(references: tuple[ColumnReferences, ...]) -> Columns:
     """Return the column references of a frame as the kernels take them; those of the last few frames are kept."""
-    sizes = np.array([len(reference.heads) for reference in references], np.int64)
-    shapes = np.array([(reference.start, reference.stop, reference.n_columns) for reference in references], np.int64)
-    shapes = shapes.reshape(-1, 3)
-    groups = shapes[:, 2] // sizes
-    copies = np.where(shapes[:, 2] <= _MAX_SPREAD, groups, 1)
-    heads = np.concatenate([np.zeros(0, np.int8), *(reference.heads for reference in references)])
-    begins = np.cumsum(sizes * copies) - sizes * copies
-    spans = np.column_stack([shapes, begins, groups // copies])
-    return Columns(spans.reshape(-1), np.repeat(heads, np.repeat(copies, sizes)))
+    spans, parts, at = list[int](), list[np.ndarray](), 0
+    for reference in references:
+        heads, n_columns = reference.heads, reference.n_columns
+        group = n_columns // len(heads)
+        if group > 1 and n_columns <= _MAX_SPREAD:
+            heads, group = np.repeat(heads, group), 1
+        spans += reference.start, reference.stop, n_columns, at, group
+        parts.append(heads)
+        at += len(heads)
+    return Columns(np.array(spans, np.int64), np.concatenate([_NO_HEADS, *parts]))
+
+
+_NO_HEADS = np.zeros(0, np.int8)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
 from ..dtypes import DType
 from ..format.columns import ColumnReferences
-from ..kernels.sample.column_means import GROUP, find_column_heads, measure_columns
+from ..kernels.core.specialized import Specialized
+from ..kernels.sample.column_means import (
+    BY_COLUMN,
+    BY_GROUP,
+    GROUP,
+    N_COLUMNS,
+    N_SHARING,
+    ColumnScratch,
+    ColumnTensors,
+    find_column_heads,
+    weigh_columns,
+)
+from ..memory import acquire, release
 from .prediction import MIN_COLUMNS, Rows, rows_of
 
 _SAMPLE_ROWS, _SAMPLE_COLUMNS = 64, 64  #: of each tensor, so many are sampled to choose tensors
@@ -20,10 +32,11 @@ _MIN_PART_VALUES = 1 << 14  #: of such a matrix
 _MIN_NARROW_VALUES = 1 << 17  #: of a tensor of few columns, whose rows are not compared
 _MIN_FIT_ROWS, _MIN_FIT_VALUES = 32, 1 << 14  #: so many rows or values to fit references
 _MAX_TENSORS = 64  #: tensors with column references in a frame
-_RECORD_BITS, _HEAD_BITS = 256, 4  #: what a record takes, and each of its heads, about
+_MAX_POOLED_COLUMNS = 1 << 16  #: of a tensor for which scratch is kept
 _MARGIN = 0.002  #: smallest share of its size that they must promise to take off a tensor
 _LARGE_MARGIN = 0.01  #: likewise off a tensor of few columns or a matrix of several, of which there may be many
-_STEP_VARIANCE = 1 / 12  #: of what rounding to whole heads leaves out
+
+_weigh_columns, _find_column_heads = Specialized(weigh_columns), Specialized(find_column_heads)
 
 
 class Tables:
@@ -34,13 +47,11 @@ class Tables:
 
     Attributes:
         rows: The same.
-        shapes: int64[n, 4], of each: first value, columns, columns that may share a reference, end.
-        tensors: int64[n, 6], what is sampled, as the kernel takes it.
-        share: float64[n], the share of the values that is sampled.
-        n_heads: int64[n, 2], references where columns have one each, and where they share them.
-        min_gain: float64[n], by type's bits, the fewest bits that references must promise to save.
+        weighed: How they are sampled to choose tensors, and what references must save.
+        fitted: int64[n, 6], how they are sampled to fit references, as the kernel takes it.
         whole: int64[n], the number of the tensor that each is a matrix of; its own if it is none.
         is_part: bool[n], which are matrices of others.
+        max_columns: Columns of the widest.
     """
 
     def __init__(self, rows: Sequence[Rows]) -> None:
@@ -57,11 +68,15 @@ class Tables:
         is_narrow = n_columns < MIN_COLUMNS
         wanted = np.where(self.is_part, _SAMPLE_ROWS_OF_PART, np.where(is_narrow, _SAMPLE_ROWS_OF_FEW, _SAMPLE_ROWS))
         every = np.maximum(n_rows // wanted, 1)
-        self.shapes = shapes
-        self.tensors = np.column_stack([shapes[:, :3], n_sampled, n_rows // every, every])
-        self.share = n_sampled * (n_rows // every) / (n_columns * n_rows)
-        self.n_heads = n_columns[:, None] // np.column_stack([np.ones_like(group), group])
-        self.min_gain = np.where(self.is_part | is_narrow, _LARGE_MARGIN, _MARGIN) * n_values
+        self.max_columns = int(n_columns.max())
+        self.weighed = ColumnTensors(  # in C order, as kernels are called without a look at that
+            np.ascontiguousarray(np.column_stack([shapes[:, :3], n_sampled, n_rows // every, every])),
+            n_sampled * (n_rows // every) / (n_columns * n_rows),
+            np.ascontiguousarray(n_columns[:, None] // np.column_stack([np.ones_like(group), group])),
+            np.where(self.is_part | is_narrow, _LARGE_MARGIN, _MARGIN) * n_values,
+        )
+        every = np.maximum(n_rows // np.maximum(_MIN_FIT_ROWS, _MIN_FIT_VALUES // n_columns), 1)
+        self.fitted = np.column_stack([shapes[:, :3], n_columns, n_rows // every, every])
 
 
 def tables_of(shapes: Sequence[Sequence[int]]) -> Tables | None:
@@ -94,34 +109,41 @@ def fit_columns(values: np.ndarray, tables: Tables, dtype: DType) -> tuple[Colum
     """Return column references of the tensors that promise to gain by them; of a tensor and its matrices, of either it
     or some of these.
 
-    The gain is estimated as if heads were distributed normally: of a quarter of the variance, they take a bit less.
-
     Args:
         values: uintW[n_values], the array.
         tables: Tensors in it.
         dtype: Its type, perhaps with a wide head.
     """
-    shapes, tensors = tables.shapes, tables.tensors
-    measured = np.empty((len(shapes), 4), np.int64)
-    measure_columns(values, tensors, dtype.head_shift, dtype.head_mask, *_scratch(tensors, dtype), measured)
-    total = np.maximum(measured[:, 0], 1)
-    variance = (measured[:, 1] / total + _STEP_VARIANCE)[:, None]
-    bits = np.log2(variance / (variance - measured[:, 2:] / total[:, None])) / 2
-    gains = bits * (measured[:, 0] / tables.share)[:, None] - _HEAD_BITS * tables.n_heads - _RECORD_BITS
+    size = 1 << (tables.max_columns + GROUP - 1).bit_length()
+    key, gains = ("columns", dtype.uint, size), np.empty((len(tables.rows), 2))
+    scratch = acquire(key, lambda: ColumnScratch(np.empty(size, dtype.uint), *np.empty((2, size), np.int32)))
+    head, columns = (dtype.head_shift, dtype.head_mask), tuple[ColumnReferences, ...]()
+    if _weigh_columns[dtype.bits](values, tables.weighed, *head, scratch, gains):
+        chosen = _chosen(tables, gains, dtype)
+        tensors = np.ascontiguousarray(tables.fitted[chosen])
+        tensors[gains[chosen, BY_COLUMN] >= gains[chosen, BY_GROUP], N_SHARING] = 1
+        numbers = tensors[:, N_COLUMNS] // tensors[:, N_SHARING]
+        heads = np.empty(int(numbers.sum()), np.int8)
+        _find_column_heads[dtype.bits](values, tensors, *head, scratch, heads)
+        columns = _references(tables, chosen, tensors, heads)
+    if size <= _MAX_POOLED_COLUMNS:
+        release(key, scratch)
+    return columns
+
+
+def _chosen(tables: Tables, gains: np.ndarray, dtype: DType) -> np.ndarray:
+    """Return the numbers of the tensors that get references, rising; ``gains``: float64[n, 2], what these promise."""
+    if len(gains) == 1:  # the one that promises to save
+        return np.zeros(1, np.int64)
     gain = gains.max(axis=1)
-    promised = gain > dtype.bits * tables.min_gain
-    if not promised.any():
-        return ()
+    promised = gain > dtype.bits * tables.weighed.min_gain
     if tables.is_part.any():
         promising = np.where(promised, gain, 0.0)
-        of_parts = np.bincount(tables.whole[tables.is_part], promising[tables.is_part], len(shapes))
+        of_parts = np.bincount(tables.whole[tables.is_part], promising[tables.is_part], len(gain))
         is_better = promising >= of_parts  # of a tensor: than its matrices are together
         promised &= np.where(tables.is_part, ~is_better[tables.whole], is_better)
     chosen = np.flatnonzero(promised)
-    chosen = np.sort(chosen[np.argsort(-gain[chosen], kind="stable")[:_MAX_TENSORS]])
-    chosen_shapes = shapes[chosen]
-    chosen_shapes[gains[chosen, 0] >= gains[chosen, 1], 2] = 1
-    return _references(values, chosen_shapes, dtype)
+    return np.sort(chosen[np.argsort(-gain[chosen], kind="stable")[:_MAX_TENSORS]])
 
 
 def with_sign(columns: Sequence[ColumnReferences], more_bits: int) -> tuple[ColumnReferences, ...]:
@@ -131,40 +153,37 @@ def with_sign(columns: Sequence[ColumnReferences], more_bits: int) -> tuple[Colu
         columns: References for the usual head; beyond what a byte holds they are cut off.
         more_bits: Bits that the head with the sign has more: 1 or 4; or 0 where it has a mantissa bit less.
     """
-    if not columns:
-        return ()
-    heads = np.concatenate([references.heads for references in columns], dtype=np.int16) << more_bits
-    heads = (np.minimum(np.maximum(heads, -128), 127) & -(1 << max(more_bits, 1))).astype(np.int8)
-    ends = np.cumsum([len(references.heads) for references in columns]).tolist()
+    table = _signed_heads(more_bits)
     return tuple(
-        ColumnReferences(one.start, one.stop, one.n_columns, one.group, heads[end - len(one.heads) : end])
-        for one, end in zip(columns, ends, strict=True)
+        [
+            ColumnReferences(one.start, one.stop, one.n_columns, one.group, table[one.heads.view(np.uint8)])
+            for one in columns
+        ]
     )
 
 
-def _references(values: np.ndarray, shapes: np.ndarray, dtype: DType) -> tuple[ColumnReferences, ...]:
-    """Fit the column references of chosen tensors.
+@cache
+def _signed_heads(more_bits: int) -> np.ndarray:
+    """Return what becomes of each reference, by its byte: int8[256]; argument as of :func:`with_sign`."""
+    heads = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int16) << more_bits
+    result: np.ndarray = (heads.clip(-128, 127) & -(1 << max(more_bits, 1))).astype(np.int8)
+    return result
+
+
+def _references(
+    tables: Tables, chosen: np.ndarray, tensors: np.ndarray, heads: np.ndarray
+) -> tuple[ColumnReferences, ...]:
+    """Return the column references of chosen tensors.
 
     Args:
-        values: uintW[n_values], the array.
-        shapes: int64[n, 4], of each tensor, one at least: first value, columns, columns that share a reference, end.
-        dtype: Type of the array.
+        tables: All tensors.
+        chosen: Numbers of those that are chosen.
+        tensors: int64[n, 6], how they were sampled.
+        heads: int8, the heads of one after another.
     """
-    start, n_columns, group, stop = shapes.T
-    n_rows = (stop - start) // n_columns
-    every = np.maximum(n_rows // np.maximum(_MIN_FIT_ROWS, _MIN_FIT_VALUES // n_columns), 1)
-    tensors = np.column_stack([start, n_columns, group, n_columns, n_rows // every, every])
-    heads = np.empty(int((n_columns // group).sum()), np.int8)
-    find_column_heads(values, tensors, dtype.head_shift, dtype.head_mask, *_scratch(tensors, dtype), heads)
-    ends = np.cumsum(n_columns // group).tolist()
-    return tuple(
-        ColumnReferences(first, last, columns, together, heads[end - columns // together : end])
-        for (first, columns, together, last), end in zip(shapes.tolist(), ends, strict=True)
-    )
-
-
-def _scratch(tensors: np.ndarray, dtype: DType) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return scratch for the kernels: a row of values, and two rows of sums."""
-    size = int(tensors[:, 3].max()) + GROUP
-    sums, numbers = np.empty((2, size), np.int32)
-    return np.empty(size, dtype.uint), sums, numbers
+    found, at = [], 0
+    for number, (start, n_columns, group, *_) in zip(chosen.tolist(), tensors.tolist(), strict=True):
+        end = at + n_columns // group
+        found.append(ColumnReferences(start, tables.rows[number].stop, n_columns, group, heads[at:end]))
+        at = end
+    return tuple(found)

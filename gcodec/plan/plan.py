@@ -15,6 +15,7 @@ from ..format.columns import ColumnReferences
 from ..format.modes import BitLayout, lossless
 from ..kernels.block import header
 from ..kernels.block.sparse_types import SparseSizes
+from ..kernels.core.specialized import Specialized
 from ..kernels.entropy import codebook_fit
 from ..kernels.sample import code_costs
 from ..kernels.sample.look import HAS_MANY_SPECIAL
@@ -24,7 +25,7 @@ from .codebooks import FittedCodebooks, GivenCodebooks, fit_form, kept_costs, no
 from .columns import Tables, fit_columns, tables_of
 from .indexing import IndexedPlan
 from .other_heads import MIN_OTHER_HEADS, with_other_heads
-from .prediction import MIN_ROW_VALUES, Prediction, Predictor, Rows, rows_of
+from .prediction import MIN_ROW_VALUES, Prediction, Predictor, rows_of
 from .profile import profile_of
 from .request import EncodeRequest, of_one_codebook
 from .sampling import (
@@ -205,67 +206,28 @@ def make_plan(
     Raises:
         InvalidArgument: If the number of threads is below 1.
     """
-    (values, dtype, shape, _), layout, levels, options, _, threads, fixed, shapes, base, standalone, one_base = request
-    given = None if fixed is None else fixed.references
-    form = _form_of(len(values), dtype, layout, options, block, given, standalone)
-    special = False
+    values, dtype, _, _ = request.values
+    form, special = _form_for(request, block), False
     if form.asks_for_special:
         special = (profile_of(request.values) if profile is None else profile) & HAS_MANY_SPECIAL > 0
-    # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
-    references, n_workers = form.references and not special, n_threads(threads, len(values))
-    if one_base is None and (special or form.has_levels):
-        one_base = MEDIAN
-    sampled = levels if form.has_levels else None
-    planner = SamplePlanner(values, sampled, n_workers, references, one_base, form.sampling, [])
-    rows: Sequence[Rows] = ()
-    tables: Tables | None = None
-    columns: tuple[ColumnReferences, ...] = ()
-    lengths = form.lengths
-    if form.asks_for_rows:
-        rows = rows_of(shapes or (shape,))
-        lengths = stream_lengths(dtype, rows, len(values), options.smallest)
-        # docs/format.md, section 7
-        with_columns = options.columns and fixed is None and dtype.tail_bits > 0 and not special
-        tables = tables_of(shapes or (shape,)) if with_columns else None
-        columns = fit_columns(values, tables, dtype) if tables else ()
-    alternatives: list[tuple[Candidate, float]] = []  # and the share of their size by which the first must be larger
-    if form.asks_for_other_heads:
-        wide, with_wide_head = dtype.wide, None
-        if wide is not None and dtype.bits == 32 and len(lengths) == 1 and not columns and fixed is None:
-            first, with_wide_head = planner.with_both_heads(dtype, wide, lengths[0])
-        else:
-            first = planner.best(dtype, lengths, columns)
-        alternatives = with_other_heads(planner, first, dtype, tables, options.smallest, with_wide_head)
-    else:
-        first = planner.best(dtype, lengths, columns)
+    one_base = MEDIAN if request.one_base is None and (special or form.has_levels) else request.one_base
+    planner = SamplePlanner(
+        values,
+        request.levels if form.has_levels else None,
+        n_threads(request.threads, len(values)),
+        # The mean of a sub-stream or column would say how many of its values are special, not where the others lie.
+        form.references and not special,
+        one_base,
+        form.sampling,
+        [],
+    )
+    columns = fit_columns(values, form.tables, dtype) if form.tables is not None and not special else ()
+    first, others = _candidates(planner, form, dtype, columns, None if special else form.tables)
     predictor = None
-    if form.may_be_predicted and (rows or base is not None):
-        predictor = Predictor(values, dtype, rows, base, block)
-    if alternatives:  # the samples say which is smaller; the other is weighed again where blocks are predicted
-        candidate, gain = min(alternatives, key=lambda other: (1 + other[1]) * other[0].bits)
-        alternatives = [(candidate, gain)]
-        if (1 + gain) * candidate.bits < first.bits:
-            first, alternatives = candidate, [(first, 0.0)]
-        if predictor is None and first.dtype.fine_bits <= 1:
-            alternatives = []
-    plan, coded_bits, coded = _plan_of(planner, first, request, predictor, sparse_bits, weigh or bool(alternatives))
-    unpredicted = None  # blocks that are left to column references and wide heads
-    if coded is not None and (plan.prediction is not None or not coded.all()):
-        unpredicted = coded
-        if first.columns:  # other sub-streams may suit the rest better
-            alternatives.append((planner.best(dtype, lengths, ()), 0.0))
-    for candidate, gain in alternatives:
-        # A whole plan is made only where the samples promise that it is smaller, over all blocks or the unpredicted.
-        # Mantissa bits in the head make so many symbols that a small sample misses some, and promises too much.
-        promised_bits = (1 + gain) * candidate.bits / max(first.bits, 1) * coded_bits
-        promising = first.dtype.fine_bits > 1 or promised_bits < plan.bits
-        if not promising and unpredicted is not None:
-            saved_bits = planner.bits_of(first, unpredicted) - (1 + gain) * planner.bits_of(candidate, unpredicted)
-            promising = saved_bits > 0
-        if promising:
-            other, _, others_coded = _plan_of(planner, candidate, request, predictor, sparse_bits, weigh=True)
-            if (1 + gain) * other.bits < plan.bits:
-                plan, coded = other, others_coded
+    if form.may_be_predicted and (form.rows or request.base is not None):
+        predictor = Predictor(values, dtype, form.rows, request.base, block)
+    asked = _Asked(request, planner, predictor, sparse_bits, weigh)
+    plan, coded = _best_plan(asked, form.lengths, first, others)
     if sparse_bits is not None:
         predicted = plan.prediction.choice >= 0 if plan.prediction is not None else False
         assert coded is not None
@@ -275,6 +237,93 @@ def make_plan(
             plan = plan._replace(sparse=plan_sparse_blocks(request, wanted, SparseSizes(log2, log2)))
     planner.close(plan.sample)
     return plan
+
+
+class _Asked(NamedTuple):
+    """Holds what plans of one array are made from, whichever way to code it they are for.
+
+    Attributes:
+        request: The array and how to encode it.
+        planner: Samples the array.
+        predictor: Predicts blocks where that is worth it, if there is one.
+        sparse_bits: What blocks take as sparse ones, float64[n_blocks], or None if none may be.
+        weigh: True to estimate sizes, as a predictor and sparse blocks ask for anyway.
+    """
+
+    request: EncodeRequest
+    planner: SamplePlanner
+    predictor: Predictor | None
+    sparse_bits: np.ndarray | None
+    weigh: bool
+
+
+#: Ways to code an array, each with the share of its size by which another one must be larger.
+_Ways = list[tuple[Candidate, float]]
+
+
+def _candidates(
+    planner: SamplePlanner, form: _PlanForm, dtype: DType, columns: tuple[ColumnReferences, ...], tables: Tables | None
+) -> tuple[Candidate, _Ways]:
+    """Return the way to code an array that samples promise to be smallest with the usual head, and those with others.
+
+    Args:
+        planner: Samples the array.
+        form: What planning depends on beside the values.
+        dtype: The value type.
+        columns: Column references for the usual head.
+        tables: Tensors that may get some, if there are any.
+    """
+    if not form.asks_for_other_heads:
+        return planner.best(dtype, form.lengths, columns), []
+    wide, with_wide_head = dtype.wide, None
+    if wide is not None and dtype.bits == 32 and len(form.lengths) == 1 and not columns and not form.is_fixed:
+        first, with_wide_head = planner.with_both_heads(dtype, wide, form.lengths[0])
+    else:
+        first = planner.best(dtype, form.lengths, columns)
+    return first, with_other_heads(planner, first, dtype, tables, form.smallest, with_wide_head)
+
+
+def _best_plan(
+    asked: _Asked, lengths: Sequence[int], first: Candidate, others: _Ways
+) -> tuple[FramePlan, np.ndarray | None]:
+    """Make the plan of the way that takes the fewest bits; of others than the first, only if samples promise so.
+
+    Args:
+        asked: What plans are made from.
+        lengths: log2 of the values per sub-stream that are tried.
+        first: The way with the usual head.
+        others: Those with other heads.
+
+    Returns:
+        The plan, and which of its blocks are neither predicted nor to be sparse, bool[n_blocks], None for all.
+    """
+    planner, predictor = asked.planner, asked.predictor
+    if others:  # the samples say which is smaller; the other is weighed again where blocks are predicted
+        candidate, gain = min(others, key=lambda other: (1 + other[1]) * other[0].bits)
+        others = [(candidate, gain)]
+        if (1 + gain) * candidate.bits < first.bits:
+            first, others = candidate, [(first, 0.0)]
+        if predictor is None and first.dtype.fine_bits <= 1:
+            others = []
+    plan, coded_bits, coded = _plan_of(asked, first, asked.weigh or bool(others))
+    unpredicted = None  # blocks that are left to column references and wide heads
+    if coded is not None and (plan.prediction is not None or not coded.all()):
+        unpredicted = coded
+        if first.columns:  # other sub-streams may suit the rest better
+            others.append((planner.best(asked.request.values.dtype, lengths, ()), 0.0))
+    for candidate, gain in others:
+        # A whole plan is made only where the samples promise that it is smaller, over all blocks or the unpredicted.
+        # Mantissa bits in the head make so many symbols that a small sample misses some, and promises too much.
+        promised_bits = (1 + gain) * candidate.bits / max(first.bits, 1) * coded_bits
+        promising = first.dtype.fine_bits > 1 or promised_bits < plan.bits
+        if not promising and unpredicted is not None:
+            saved_bits = planner.bits_of(first, unpredicted) - (1 + gain) * planner.bits_of(candidate, unpredicted)
+            promising = saved_bits > 0
+        if promising:
+            other, _, others_coded = _plan_of(asked, candidate, weigh=True)
+            if (1 + gain) * other.bits < plan.bits:
+                plan, coded = other, others_coded
+    return plan, coded
 
 
 def least_bits(request: EncodeRequest, block: int) -> float:
@@ -309,16 +358,20 @@ class _PlanForm:
         block: Values per block.
         fixed: Whether sub-streams have references of their own, where codebooks are fixed; None where they are not.
         standalone: As of the request.
+        shapes: Shapes of the tensors in the array; empty where their rows do not matter.
 
     Attributes:
         sampling: What comparing candidates depends on.
         has_levels: True if there are several levels.
         references: True if sub-streams may have references of their own.
+        is_fixed: True if codebooks are fixed.
+        smallest: True if size is all that counts.
         asks_for_special: True if it matters how many values are infinite or NaN.
-        asks_for_rows: True if rows may be predicted, or have column references.
         asks_for_other_heads: True if other heads than the usual one are tried.
         may_be_predicted: True if blocks may be predicted.
-        lengths: log2 of the values per sub-stream that are tried whatever the rows are.
+        rows: Tensors whose rows may be alike.
+        tables: Tensors that may have column references; None if there are none.
+        lengths: log2 of the values per sub-stream that are tried.
     """
 
     def __init__(
@@ -330,20 +383,33 @@ class _PlanForm:
         block: int,
         fixed: bool | None,
         standalone: bool,
+        shapes: tuple[tuple[int, ...], ...],
     ) -> None:
         n_levels, unused_bits, smallest = len(layout.levels), dtype.tail_bits - layout.most_kept, options.smallest
         self.sampling = sampling_form(n_values, n_levels, block, unused_bits, fixed is not None, smallest)
         self.has_levels, self.references = n_levels > 1, options.references if fixed is None else fixed
+        self.is_fixed, self.smallest = fixed is not None, smallest
         self.asks_for_special = fixed is None and not layout.lossy and n_values > 0
-        self.asks_for_rows = n_values >= MIN_ROW_VALUES and (options.prediction or options.columns)
         is_plain = standalone and not layout.lossy and layout.drops == (0,)
         self.asks_for_other_heads = n_values >= MIN_OTHER_HEADS and is_plain and options.wide_heads
         is_exact = not layout.lossy or options.exact_if_smaller  # as predicted blocks are
         self.may_be_predicted = options.prediction and dtype.predictable and is_exact
-        self.lengths = stream_lengths(dtype, (), n_values, smallest)
+        self.rows = rows_of(shapes)
+        with_columns = options.columns and fixed is None and dtype.tail_bits > 0  # docs/format.md, section 7
+        self.tables = tables_of(shapes) if with_columns else None
+        self.lengths = stream_lengths(dtype, self.rows, n_values, smallest)
 
 
-_form_of = lru_cache(1024)(_PlanForm)
+_form_of = lru_cache(256)(_PlanForm)
+
+
+def _form_for(request: EncodeRequest, block: int) -> _PlanForm:
+    """Return what planning an array depends on, beside its values; arguments as of :func:`make_plan`."""
+    (values, dtype, shape, _), layout, _, options, _, _, fixed, shapes, _, standalone, _ = request
+    matters = len(values) >= MIN_ROW_VALUES and (options.prediction or options.columns)
+    tensors = tuple(map(tuple, shapes or (shape,))) if matters else ()
+    references = None if fixed is None else fixed.references
+    return _form_of(len(values), dtype, layout, options, block, references, standalone, tensors)
 
 
 def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: bool) -> Sample:
@@ -388,28 +454,19 @@ def _given(counts: np.ndarray, request: EncodeRequest, threads: int) -> GivenCod
     return GivenCodebooks.of(codebooks, records, _choose(len(codebooks), costs, counts, threads))
 
 
-def _plan_of(
-    planner: SamplePlanner,
-    candidate: Candidate,
-    request: EncodeRequest,
-    predictor: Predictor | None,
-    sparse_bits: np.ndarray | None,
-    weigh: bool,
-) -> tuple[FramePlan, float, np.ndarray | None]:
+def _plan_of(asked: _Asked, candidate: Candidate, weigh: bool) -> tuple[FramePlan, float, np.ndarray | None]:
     """Make the plan of one candidate.
 
     Args:
-        planner: Samples the array.
-        candidate: The way to code it.
-        request: The array and how to encode it.
-        predictor: Predicts blocks where that is worth it, if there is one.
-        sparse_bits: What blocks take as sparse ones, float64[n_blocks], or None if none may be.
-        weigh: True to estimate sizes, as a predictor and sparse blocks ask for anyway.
+        asked: What plans are made from.
+        candidate: The way to code the array.
+        weigh: True to estimate sizes.
 
     Returns:
         The plan, and the bits that its blocks would take if none were predicted, both without meaning unless sizes are
         estimated; and which blocks are neither predicted nor to be sparse, bool[n_blocks], None for all.
     """
+    request, planner, predictor, sparse_bits, _ = asked
     dtype, stream_log2, columns, _, references, _ = candidate
     threads, fixed = planner.threads, request.fixed
     books: FittedCodebooks | GivenCodebooks
@@ -421,29 +478,32 @@ def _plan_of(
         references, sample = fixed.references, planner.full_sample(candidate)
         counts = sample.counts_of(references)
         books = _given(counts, request, threads)
-    prediction, bits, coded_bits, coded = None, 0.0, 0.0, None
+    prediction, bits, coded_bits = None, 0.0, 0.0
+    coded: np.ndarray | None = None
     if weigh or predictor is not None or sparse_bits is not None:
-        coded = np.ones(len(counts), np.bool_)
         kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
         stream_len = 1 << stream_log2
-        expected = least = _expected_bits(books, counts, kept, sample.every, stream_len, references)
-        bits = coded_bits = float(expected.sum())
+        stream_bits = (STREAM_BITS + REFERENCE_BITS * references) / stream_len
+        expected, coded_bits = _expected_bits(books, counts, kept, sample.every, stream_bits)
+        least, bits = expected, coded_bits
         if sparse_bits is not None:
             coded, least = expected <= sparse_bits, np.minimum(expected, sparse_bits)
             bits = float(least.sum())
-        if predictor:
+        if predictor is not None:
             prediction = predictor.weigh(least, stream_len, dtype.fine_bits > 0)
         if prediction is not None:
-            bits, coded = prediction.bits, coded & (prediction.choice < 0)
-        if not coded.any():
+            bits, left = prediction.bits, prediction.choice < 0
+            coded = left if coded is None else coded & left
+        if coded is not None and not coded.any():
             books = no_codebooks(len(counts))
             if prediction is not None:  # short sub-streams are for references of their own, which these do not have
                 stream_log2 = max(stream_log2, STREAM_LOG2)
-        elif not coded.all() and fixed is None:  # other blocks have no say in the codebooks of coded ones
+        elif coded is not None and fixed is None and not coded.all():
+            # Other blocks have no say in the codebooks of coded ones.
             refitted = _fit(counts[coded], dtype, sample, references, request)
             if refitted or sample.every == 1:  # else the sample has nothing but zeros, and others may be
                 books, books.choice = refitted, _choose(len(refitted), refitted.costs, counts, threads)
-                after = _expected_bits(books, counts, kept, sample.every, stream_len, references)
+                after, _ = _expected_bits(books, counts, kept, sample.every, stream_bits)
                 bits += float((after - expected)[coded].sum())
         bits += 8 * sum(map(len, books.records))
     plan = FramePlan(
@@ -464,13 +524,8 @@ def _plan_of(
 
 
 def _expected_bits(
-    books: FittedCodebooks | GivenCodebooks,
-    counts: np.ndarray,
-    kept: tuple[int, ...],
-    every: int,
-    stream_len: int,
-    references: bool,
-) -> np.ndarray:
+    books: FittedCodebooks | GivenCodebooks, counts: np.ndarray, kept: tuple[int, ...], every: int, stream_bits: float
+) -> tuple[np.ndarray, float]:
     """Estimate the bits that each block takes as a coded one.
 
     Args:
@@ -478,20 +533,21 @@ def _expected_bits(
         counts: uint32[n_blocks, n_bins], what was counted of each block.
         kept: For each level, the tail bits that are kept of its values.
         every: One piece in ``every`` was counted.
-        stream_len: Values per sub-stream.
-        references: True if sub-streams have references of their own.
+        stream_bits: What sub-streams take besides, for each value.
 
     Returns:
-        float64[n_blocks], bits; 0 without codebooks.
+        float64[n_blocks], bits, 0 without codebooks; and their sum.
     """
     tail_bits, costs = kept[0], books.costs
     if costs is None:
-        return np.full(len(counts), 0.0)
-    bits, numbers = np.zeros((2, len(counts)), np.int64)
+        return np.zeros(len(counts)), 0.0
+    expected = np.empty(len(counts))
     if len(kept) > 1:
         tail_bits, costs = 0, costs + tail_costs(kept)
-    codebook_fit.add_costs(counts, costs, books.choice, tail_bits, bits, numbers)
-    return every * (bits + numbers / stream_len * (STREAM_BITS + REFERENCE_BITS * references))
+    return expected, _expect_bits[None](counts, costs, books.choice, tail_bits, every, stream_bits, expected)
+
+
+_expect_bits = Specialized(codebook_fit.expect_bits)
 
 
 def _choose(n_codebooks: int, costs: np.ndarray | None, counts: np.ndarray, threads: int) -> np.ndarray:

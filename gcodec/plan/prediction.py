@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from ..format.codebook import Codebook, limited_lengths, residual_codebook
 from ..format.prelude import TEMPLATE_COLUMNS
 from ..format.tables import digit_tables
 from ..kernels.core.bundles import Geometry, Residuals
+from ..kernels.core.specialized import Specialized
 from ..kernels.predict import medians
 from ..kernels.predict import rows as kernels
 from ..kernels.predict.scale_steps import N_SUMS
-from ..memory import residual_scratch_for
+from ..memory import acquire, release, residual_scratch_for
 
 _MIN_ROWS = 32  #: fewer do not pay for their template
 MIN_COLUMNS = 32  #: likewise
@@ -37,6 +38,8 @@ _MEDIAN_SHARE, _MIN_MEDIAN, _MAX_MEDIAN, _MEDIAN_VALUES = 8, 32, 256, 1 << 17
 _NO_TEMPLATE = np.zeros(0, np.float32)  #: stands for a base
 _SCALE_BITS, _STREAM_BITS = 24, 8.5  #: what a row's scale and a sub-stream's length and spare bits take
 
+_find_promising, _median_row = Specialized(kernels.find_promising), Specialized(medians.median_row)
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -53,6 +56,16 @@ class Rows:
     stop: int
     n_columns: int
     group: int = 1
+
+
+class RowTensors(tuple[Rows, ...]):
+    """The tensors in an array whose rows may be alike, perhaps none."""
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """Return each tensor's first value, columns and rows, as the kernel takes them: int64[n, 3]."""
+        table = [(rows.start, rows.n_columns, (rows.stop - rows.start) // rows.n_columns) for rows in self]
+        return np.array(table, np.int64).reshape(-1, 3)
 
 
 @dataclass(frozen=True)
@@ -86,13 +99,13 @@ class Prediction:
         return replace(self, templates=templates)
 
 
-def rows_of(shapes: Sequence[Sequence[int]]) -> tuple[Rows, ...]:
+def rows_of(shapes: Sequence[Sequence[int]]) -> RowTensors:
     """Return the tensors of these shapes, end to end in an array, that are large enough to compare their rows."""
     return _rows_of(tuple(map(tuple, shapes)))
 
 
 @lru_cache(64)
-def _rows_of(shapes: tuple[tuple[int, ...], ...]) -> tuple[Rows, ...]:
+def _rows_of(shapes: tuple[tuple[int, ...], ...]) -> RowTensors:
     tensors, start = [], 0
     for shape in shapes:
         stop = start + math.prod(shape)
@@ -102,7 +115,7 @@ def _rows_of(shapes: tuple[tuple[int, ...], ...]) -> tuple[Rows, ...]:
             group = math.prod(shape[2:]) if n_columns == math.prod(shape[1:]) else 1
             tensors.append(Rows(start, stop, n_columns, group))
         start = stop
-    return tuple(tensors)
+    return RowTensors(tensors)
 
 
 @dataclass(frozen=True)
@@ -139,9 +152,7 @@ class Predictor:
         block: Values per block.
     """
 
-    def __init__(
-        self, values: np.ndarray, dtype: DType, rows: Sequence[Rows], base: np.ndarray | None, block: int
-    ) -> None:
+    def __init__(self, values: np.ndarray, dtype: DType, rows: RowTensors, base: np.ndarray | None, block: int) -> None:
         self._values, self._dtype, self._block = values, dtype, block
         self._rows, self._base = rows, base
         self._trials: list[_Trial] | None = None
@@ -158,7 +169,9 @@ class Predictor:
             The prediction, or None where none pays.
         """
         if self._trials is None:
-            self._trials = list(self._try_all(plain_bits, _SLACK_BITS + _SIGN_BITS * signed))
+            self._trials = self._try_all(plain_bits, _SLACK_BITS + _SIGN_BITS * signed)
+        if not self._trials:  # mostly
+            return None
         choice, bits, template_bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy(), 0.0
         chosen: list[tuple[np.ndarray, int, Codebook]] = []
         for trial in self._trials:
@@ -179,37 +192,48 @@ class Predictor:
     def may_predict(self, plain_bits: np.ndarray) -> bool:
         """Return False if a quick sample shows that no tensor takes fewer bits when predicted than ``plain_bits`` has:
         float64[n_blocks]."""
-        scratch = residual_scratch_for(self._dtype, self._block, _SAMPLE_STREAM)
-        return bool(self._promising(plain_bits, _SLACK_BITS + _SIGN_BITS, scratch))
+        sample = acquire(self._key, self._new_sample)
+        promising = self._promising(plain_bits, _SLACK_BITS + _SIGN_BITS, sample)
+        release(self._key, sample)
+        return bool(promising)
 
-    def _try_all(self, plain_bits: np.ndarray, slack: float) -> Iterator[_Trial]:
-        """Yield a trial of each template worth weighing, and one of the base."""
-        scratch = residual_scratch_for(self._dtype, self._block, _SAMPLE_STREAM)
-        for tensor in self._promising(plain_bits, slack, scratch):
+    @property
+    def _key(self) -> tuple[str, DType, int]:
+        """Return what a sample's memory is kept by."""
+        return "residual sample", self._dtype, self._block
+
+    def _new_sample(self) -> kernels.QuickSample:
+        """Return memory for a quick sample."""
+        dtype = self._dtype
+        return kernels.QuickSample(
+            dtype.narrow.code,
+            _SAMPLE_STREAM,
+            digit_tables(dtype.bits // 4)[2],
+            np.empty(kernels.QUICK_COLUMNS, np.float32),
+            np.zeros(256, np.uint32),
+            residual_scratch_for(dtype, self._block, _SAMPLE_STREAM),
+        )
+
+    def _try_all(self, plain_bits: np.ndarray, slack: float) -> list[_Trial]:
+        """Return a trial of each template worth weighing, and one of the base."""
+        sample, trials = acquire(self._key, self._new_sample), []
+        for tensor in self._promising(plain_bits, slack, sample):
             begin, end = tensor.start // self._block, -(-tensor.stop // self._block)
             template = template_of(self._values, self._dtype, tensor)
-            yield self._try(begin, end, tensor.start, template, None, scratch)
+            trials.append(self._try(begin, end, tensor.start, template, None, sample.scratch))
         if self._base is not None:
-            yield self._try(0, len(plain_bits), 0, _NO_TEMPLATE, self._base, scratch)
+            trials.append(self._try(0, len(plain_bits), 0, _NO_TEMPLATE, self._base, sample.scratch))
+        release(self._key, sample)
+        return trials
 
-    def _promising(self, plain_bits: np.ndarray, slack: float, scratch: Residuals) -> list[Rows]:
+    def _promising(self, plain_bits: np.ndarray, slack: float, sample: kernels.QuickSample) -> list[Rows]:
         """Return the tensors that a quick sample does not rule out, which may take ``slack`` bits a value more than
         ``plain_bits`` has."""
-        if not self._rows:
+        rows, found = self._rows, np.empty(len(self._rows), np.bool_)
+        expected = kernels.ExpectedBits(plain_bits, self._block, slack)
+        if not _find_promising[self._dtype.bits](self._values, rows.table, expected, sample, found):
             return []
-        tensors = np.array(
-            [(rows.start, rows.n_columns, (rows.stop - rows.start) // rows.n_columns) for rows in self._rows], np.int64
-        )
-        before = np.concatenate([[0.0], np.cumsum(plain_bits)])
-        begin = tensors[:, 0] // self._block
-        end = -(-(tensors[:, 0] + tensors[:, 1] * tensors[:, 2]) // self._block)
-        n_values = np.minimum(end * self._block, len(self._values)) - begin * self._block
-        limits = (256 * ((before[end] - before[begin]) / n_values + slack)).astype(np.int64)
-        promising, counts = np.zeros(len(tensors), np.bool_), np.zeros(256, np.uint32)
-        seed, digit_bits = np.empty(kernels.QUICK_COLUMNS, np.float32), digit_tables(self._dtype.bits // 4)[2]
-        sample = kernels.QuickSample(self._dtype.narrow.code, _SAMPLE_STREAM, digit_bits, seed, counts, scratch)
-        kernels.find_promising(self._values, tensors, limits, sample, promising)
-        return [tensor for tensor, good in zip(self._rows, promising, strict=True) if good]
+        return [tensor for tensor, good in zip(rows, found.tolist(), strict=True) if good]
 
     def _try(
         self, begin: int, end: int, origin: int, template: np.ndarray, source: np.ndarray | None, scratch: Residuals
@@ -235,10 +259,15 @@ def template_of(values: np.ndarray, dtype: DType, tensor: Rows) -> np.ndarray:
     n_columns, n_rows = tensor.n_columns, (tensor.stop - tensor.start) // tensor.n_columns
     max_sampled = max(min(_MAX_MEDIAN, _MEDIAN_VALUES // n_columns), _MIN_MEDIAN)
     n_sampled = min(max(n_rows // _MEDIAN_SHARE, _MIN_MEDIAN), max_sampled, n_rows)
-    room = 1 << (n_sampled - 1).bit_length()
-    template, rows = np.empty(n_columns, np.float32), np.empty((2, room, n_columns), np.float32)
-    flat, sums = values[tensor.start : tensor.stop], np.empty(N_SUMS, np.float32)
-    medians.median_row(flat, dtype.narrow.code, n_sampled, n_rows // n_sampled, template, rows[0], rows[1], sums)
+    room, flat = 1 << (n_sampled - 1).bit_length(), values[tensor.start : tensor.stop]
+    template = np.empty(n_columns, np.float32)
+    scratch = medians.MedianScratch(
+        np.empty((n_sampled, n_columns), np.float32),
+        np.empty(n_sampled, np.float32),
+        np.empty((room, medians.TILE), np.float32),
+        np.empty(N_SUMS, np.float32),
+    )
+    _median_row[dtype.bits](flat, dtype.narrow.code, n_sampled, n_rows // n_sampled, template, scratch)
     return template
 
 

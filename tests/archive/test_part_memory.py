@@ -55,6 +55,20 @@ def test_items_are_mapped_in_order_whatever_their_sizes(sizes):
     assert done == list(range(len(sizes)))
 
 
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_the_next_items_are_handed_out_before_the_caller_goes_on_with_a_result(window):
+    handed_out: list[int] = []
+
+    class Pool(WorkPool):
+        def submit(self, function, /, *args):
+            handed_out.append(1)
+            return super().submit(function, *args)
+
+    with Pool(2) as pool:
+        for place, result in enumerate(ordered_map(pool, abs, range(8), window, lambda number: SIZE)):
+            assert (result, len(handed_out)) == (place, min(place + 1 + window, 8))
+
+
 @pytest.mark.parametrize("size", [1, 1 << 18, 1 << 21])
 def test_what_comes_before_an_error_is_given_out(size):
     def inverse(number):

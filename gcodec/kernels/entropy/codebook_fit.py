@@ -309,26 +309,60 @@ def spent(histograms, costs, totals):
 
 
 @kernel
+def _block_costs(row, cost, tail_bits):
+    """Return the bits that counted values of a block take, and their number.
+
+    Args:
+        row: uint32[n_bins].
+        cost: uint32[n_bins], bits of a bin's symbol.
+        tail_bits: Bits of the tail that each value other than 0 has besides.
+    """
+    total, number = np.int64(0), np.int64(0)
+    for i in range(len(row)):
+        count = np.int64(row[i])
+        total += count * np.int64(cost[i])
+        number += count
+    return total + (number - np.int64(row[0])) * tail_bits, number
+
+
+@kernel
 def add_costs(counts, costs, choice, tail_bits, bits, numbers):
     """Add up, by block, the bits that counted values take, and their number.
 
     Args:
         counts: uint32[n_blocks, n_bins].
-        costs: int64[n_codebooks, n_bins], bits of a bin's symbol.
+        costs: uint32[n_codebooks, n_bins], bits of a bin's symbol.
         choice: int64[n_blocks], codebooks.
         tail_bits: Bits of the tail that each value other than 0 has besides.
         bits: int64[n_blocks], result.
         numbers: int64[n_blocks], result.
     """
     for b in range(len(counts)):
-        row, cost = counts[b], costs[choice[b]]
-        total, number = np.int64(0), np.int64(0)
-        for i in range(len(row)):
-            count = np.int64(row[i])
-            total += count * np.int64(cost[i])
-            number += count
-        bits[b] = total + (number - np.int64(row[0])) * tail_bits
-        numbers[b] = number
+        bits[b], numbers[b] = _block_costs(counts[b], costs[choice[b]], tail_bits)
+
+
+@kernel
+def expect_bits(counts, costs, choice, tail_bits, every, stream_bits, expected):
+    """Estimate the bits that each block takes, by a sample of its values.
+
+    Args:
+        counts: As of :func:`add_costs`, like the others.
+        costs: Bits of a bin's symbol.
+        choice: Codebooks.
+        tail_bits: Bits of the tail.
+        every: One piece in ``every`` was counted.
+        stream_bits: What sub-streams take besides, for each value.
+        expected: float64[n_blocks], result.
+
+    Returns:
+        The bits of all blocks.
+    """
+    total = 0.0
+    for b in range(len(counts)):
+        bits, number = _block_costs(counts[b], costs[choice[b]], tail_bits)
+        expected[b] = every * (bits + number * stream_bits)
+        total += expected[b]
+    return total
 
 
 @allocating

@@ -53,6 +53,20 @@ class QuickSample(NamedTuple):
     scratch: Residuals
 
 
+class ExpectedBits(NamedTuple):
+    """Holds what blocks take if they are not predicted.
+
+    Attributes:
+        bits: float64[n_blocks].
+        block: values per block.
+        slack: bits per value that predicting may promise to take more.
+    """
+
+    bits: np.ndarray
+    block: int
+    slack: float
+
+
 class ResidualSample(NamedTuple):
     """The residuals of an array that are counted.
 
@@ -215,27 +229,52 @@ def _count_quick_sample(values, n_columns, limit, sample):
 
 
 @kernel
-def find_promising(values, tensors, limits, sample, promising):
+def _limit(expected, n_values, start, end):
+    """Return the bits per value, in 1/256, that predicting values ``start ... end`` of an array must not exceed.
+
+    Args:
+        expected: an :class:`ExpectedBits`.
+        n_values: of the array.
+        start: first value of a tensor.
+        end: behind its last.
+    """
+    first, last, total = start // expected.block, (end + expected.block - 1) // expected.block, 0.0
+    for b in range(first, last):
+        total += expected.bits[b]
+    # Blocks at both ends may have values of other tensors, which count for these.
+    number = min(last * expected.block, n_values) - first * expected.block
+    return np.int64(256 * (total / number + expected.slack))
+
+
+@kernel
+def find_promising(values, tensors, expected, sample, promising):
     """Find the tensors whose rows are near to multiples of one, from a quick sample of each.
 
     Args:
         values: uintW[n], the array.
         tensors: int64[n_tensors, 3], columns START, N_COLUMNS and N_ROWS.
-        limits: int64[n_tensors], bits per value, in 1/256, that predicting must not exceed.
+        expected: an :class:`ExpectedBits`.
         sample: a :class:`QuickSample`.
         promising: bool[n_tensors], result.
+
+    Returns:
+        Whether there are any.
     """
+    any_promising = False
     for t in range(len(tensors)):
-        n_columns = tensors[t, N_COLUMNS]
+        start, n_columns = tensors[t, START], tensors[t, N_COLUMNS]
+        end = start + n_columns * tensors[t, N_ROWS]
+        limit = _limit(expected, len(values), start, end)
         sample.counts[:] = U32(0)
         following = min(t + 1, len(tensors) - 1)
         for k in range(FETCHED_ROWS):  # rows lie too far apart for the processor to guess
-            start, following_columns = tensors[following, START], tensors[following, N_COLUMNS]
-            start += _quick_row(following_columns * tensors[following, N_ROWS], following_columns, k)
-            fetch_values(values, start, min(following_columns, QUICK_COLUMNS))
-        tensor = subarray(values, tensors[t, START], n_columns * tensors[t, N_ROWS])
-        n_counted = _count_quick_sample(tensor, n_columns, limits[t], sample)
-        promising[t] = n_counted > 0 and residual_bits(sample.counts, sample.digit_bits) <= limits[t] * n_counted
+            place, following_columns = tensors[following, START], tensors[following, N_COLUMNS]
+            place += _quick_row(following_columns * tensors[following, N_ROWS], following_columns, k)
+            fetch_values(values, place, min(following_columns, QUICK_COLUMNS))
+        n_counted = _count_quick_sample(subarray(values, start, end - start), n_columns, limit, sample)
+        promising[t] = n_counted > 0 and residual_bits(sample.counts, sample.digit_bits) <= limit * n_counted
+        any_promising |= promising[t]
+    return any_promising
 
 
 @kernel

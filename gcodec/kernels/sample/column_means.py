@@ -8,6 +8,7 @@ reference     the mean of each column, rounded
 
 from __future__ import annotations
 
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +24,41 @@ FETCHED = 512  #: values that are fetched ahead: rows lie too far apart for the 
 #: Columns of a table of tensors: first value; number of columns; how many of them may share a reference; columns and
 #: rows to sample; and every how many rows.
 START, N_COLUMNS, N_SHARING, N_SAMPLED, N_ROWS, EVERY = range(6)
-#: Columns of its results: values that were counted; the sum of squares of how far their heads are from their row's
-#: mean; by how much references take that down, with one for each column, and with one for each N_SHARING.
-N_COUNTED, SQUARES, BY_COLUMN, BY_GROUP = range(4)
+#: Columns of its results: the bits that references promise to save, with one for each column, and with one for each
+#: N_SHARING.
+BY_COLUMN, BY_GROUP = range(2)
+RECORD_BITS, HEAD_BITS = 256, 4  #: what a record takes, and each of its heads, about
+STEP_VARIANCE = 1 / 12  #: of what rounding to whole heads leaves out
+
+
+class ColumnTensors(NamedTuple):
+    """Tensors whose columns may get references, and what these must save.
+
+    Attributes:
+        tensors: int64[n, 6], columns START to EVERY.
+        share: float64[n], the share of the values that is sampled.
+        n_heads: int64[n, 2], references by BY_COLUMN and BY_GROUP.
+        min_gain: float64[n], by a value's bits, the fewest bits that references must promise to save.
+    """
+
+    tensors: np.ndarray
+    share: np.ndarray
+    n_heads: np.ndarray
+    min_gain: np.ndarray
+
+
+class ColumnScratch(NamedTuple):
+    """Working memory for the max number of columns, rounded up to a multiple of GROUP.
+
+    Attributes:
+        row: uintW.
+        sums: int32.
+        numbers: int32.
+    """
+
+    row: np.ndarray
+    sums: np.ndarray
+    numbers: np.ndarray
 
 
 class RowSample(NamedTuple):
@@ -98,7 +131,7 @@ def add_row(row, head_shift, head_mask, sums, numbers):
 
 
 @kernel
-def sum_columns(values, sample, head_shift, head_mask, row, sums, numbers):
+def sum_columns(values, sample, head_shift, head_mask, scratch):
     """Add up by column, over a sample of rows, how far heads of values that are not 0 are from their row's mean.
 
     Args:
@@ -106,16 +139,14 @@ def sum_columns(values, sample, head_shift, head_mask, row, sums, numbers):
         sample: Which rows and columns.
         head_shift: Bits below the head.
         head_mask: Lowest bits, as many as the head has.
-        row: uintW[n_sampled, rounded up to a multiple of GROUP], scratch.
-        sums: int32, as many, result.
-        numbers: int32, as many, result: how many values were added up.
+        scratch: See :class:`ColumnScratch`; ``sums``, and ``numbers``, how many values were added up, are results.
 
     Returns:
         The sum of the squares of these differences.
     """
     n_columns, count, n_rows, every = sample
     squares, padded, ahead = np.int64(0), (count + GROUP - 1) & ~(GROUP - 1), max(FETCHED // count, 1)
-    copy, step = subarray(row, 0, padded), every * n_columns
+    copy, sums, numbers, step = subarray(scratch.row, 0, padded), scratch.sums, scratch.numbers, every * n_columns
     for j in range(padded):
         sums[j] = 0
         numbers[j] = 0
@@ -137,25 +168,45 @@ def sum_columns(values, sample, head_shift, head_mask, row, sums, numbers):
 
 
 @kernel
-def measure_columns(values, tensors, head_shift, head_mask, row, sums, numbers, measured):
-    """Measure how much of the variance of heads within rows is that of their columns.
+def _gain(by_references, squares, number, share, n_heads):
+    """Return the bits that references promise to save, as if heads were distributed normally: of a quarter of the
+    variance, they take a bit less.
+
+    Args:
+        by_references: By how much they take the sum of squares down.
+        squares: That sum, of how far heads are from their row's mean.
+        number: How many heads were counted, 1 at least.
+        share: The share of the values that is sampled.
+        n_heads: Number of references.
+    """
+    variance = squares / number + STEP_VARIANCE
+    bits = log2(variance / (variance - by_references / number)) / 2
+    return bits * (number / share) - HEAD_BITS * n_heads - RECORD_BITS
+
+
+@kernel
+def weigh_columns(values, columns, head_shift, head_mask, scratch, gains):
+    """Measure how much of the variance of heads within rows is that of their columns, and what that is worth.
 
     Args:
         values: uintW, the array.
-        tensors: int64[n_tensors, 6], columns START to EVERY.
+        columns: See :class:`ColumnTensors`.
         head_shift: Bits below the head.
         head_mask: Lowest bits, as many as the head has.
-        row: uintW, scratch, for the max number of columns, rounded up to a multiple of GROUP.
-        sums: int32, scratch, as many.
-        numbers: int32, scratch, as many.
-        measured: int64[n_tensors, 4], result, columns N_COUNTED to BY_GROUP.
+        scratch: See :class:`ColumnScratch`.
+        gains: float64[n_tensors, 2], result.
+
+    Returns:
+        Whether the references of any tensor promise to save enough.
     """
+    tensors, any_promised = columns.tensors, False
+    sums, numbers = scratch.sums, scratch.numbers
     for t in range(len(tensors)):
         start, n_columns, group = tensors[t, START], tensors[t, N_COLUMNS], tensors[t, N_SHARING]
         count, n_rows, every = tensors[t, N_SAMPLED], tensors[t, N_ROWS], tensors[t, EVERY]
         tensor = subarray(values, start, (n_rows - 1) * every * n_columns + count)
         sample = RowSample(n_columns, count, n_rows, every)
-        measured[t, SQUARES] = sum_columns(tensor, sample, head_shift, head_mask, row, sums, numbers)
+        squares = sum_columns(tensor, sample, head_shift, head_mask, scratch)
         total, single, joint, group_sum, group_number = np.int64(0), np.int64(0), np.int64(0), np.int64(0), np.int64(0)
         for j in range(count):
             total += numbers[j]
@@ -165,23 +216,32 @@ def measure_columns(values, tensors, head_shift, head_mask, row, sums, numbers, 
             if (j + 1) % group == 0:
                 joint += explained(group_sum, group_number)
                 group_sum, group_number = np.int64(0), np.int64(0)
-        measured[t, N_COUNTED], measured[t, BY_COLUMN], measured[t, BY_GROUP] = total, single, joint
+        # Nothing is sampled but zeros where `total` is 0: then nothing is gained, by the same formula.
+        by_column = _gain(single, squares, max(total, 1), columns.share[t], columns.n_heads[t, BY_COLUMN])
+        by_group = _gain(joint, squares, max(total, 1), columns.share[t], columns.n_heads[t, BY_GROUP])
+        gains[t, BY_COLUMN], gains[t, BY_GROUP] = by_column, by_group
+        any_promised |= max(by_column, by_group) > width_of(values) * columns.min_gain[t]
+    return any_promised
 
 
 @kernel
-def find_column_heads(values, tensors, head_shift, head_mask, row, sums, numbers, heads):
+def find_column_heads(values, tensors, head_shift, head_mask, scratch, heads):
     """Find the column references of tensors: mean head of every N_SHARING columns less that of the row, rounded.
 
-    Arguments are those of :func:`measure_columns`, but that all columns are sampled, whatever N_SAMPLED is, and
-    ``heads``: int8, result, the references of one tensor after another.
+    Args:
+        values: uintW, the array.
+        tensors: int64[n_tensors, 6], columns START to EVERY; all columns are sampled, whatever N_SAMPLED is.
+        head_shift: Bits below the head.
+        head_mask: Lowest bits, as many as the head has.
+        scratch: See :class:`ColumnScratch`.
+        heads: int8, result, the references of one tensor after another.
     """
-    place = 0
+    place, sums, numbers = 0, scratch.sums, scratch.numbers
     for t in range(len(tensors)):
         start, n_columns, group = tensors[t, START], tensors[t, N_COLUMNS], tensors[t, N_SHARING]
         n_rows, every = tensors[t, N_ROWS], tensors[t, EVERY]
         tensor = subarray(values, start, ((n_rows - 1) * every + 1) * n_columns)
-        sample = RowSample(n_columns, n_columns, n_rows, every)
-        sum_columns(tensor, sample, head_shift, head_mask, row, sums, numbers)
+        sum_columns(tensor, RowSample(n_columns, n_columns, n_rows, every), head_shift, head_mask, scratch)
         for first in range(0, n_columns, group):
             total, number = np.int64(0), np.int64(0)
             for j in range(first, first + group):

@@ -10,33 +10,34 @@ repetition of it is, too:
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from numba import types
+
+from ..core.intrinsics import intrinsic_step
 from ..core.jit import kernel
+from ..core.masks import lowest_one
 from ..core.scalar import U32, U64
-from ..core.unaligned import subarray
+from ..core.simd import INDEX, load, splat
 
 MAX_PICKED = 1 << 12  #: pairs that are picked at most
 _WANTED = 1 << 10  #: pairs that are wanted, of words that do not repeat
 #: Odd factors, of which the highest bits of products are well mixed: those of the golden ratio and of pi.
-_FACTOR, _OTHER = U32(0x9E3779B1), U32(0x243F6A89)
-_RUN = 64  #: words whose least hash is found together, by vector steps
+_FACTOR, _OTHER = 0x9E3779B1, 0x243F6A89
+_RUN = 64  #: pairs whose hashes are found together
 
 
-@kernel
-def _hash_of(word, following):
-    """Return the hash of a pair of words: uint32."""
-    return U32(U32(word * _FACTOR) + U32(following * _OTHER))
+def _generate_below(builder: Any, args: list[Any], at: Any) -> Any:
+    """Generate the step that hashes _RUN pairs of words."""
+    address = at(0, 32)
+    first, following = (load(builder, builder.gep(address, [INDEX(4 * k)]), 32, _RUN) for k in range(2))
+    return (first * _FACTOR + following * _OTHER).compare("<", splat(builder, args[2], 32, _RUN)).number()
 
 
-@kernel
-def _least_hash(words, following):
-    """Return the least hash of _RUN pairs."""
-    least = U32(0xFFFFFFFF)
-    for i in range(_RUN):
-        found = _hash_of(words[i], following[i])
-        least = found if found < least else least
-    return least
+#: _pairs_below(words, i, limit) -> which of _RUN pairs from word i on have a hash below the limit, a bit for each:
+#: uint64.
+_pairs_below = intrinsic_step(types.uint64, 3, _generate_below)
 
 
 @kernel
@@ -52,18 +53,17 @@ def _pick_pairs(words, limit, picked, n_picked):
     Returns:
         How many there are now; no more are added where there is no room.
     """
-    for run in range((len(words) - 1) // _RUN):
-        first, following = subarray(words, run * _RUN, _RUN), subarray(words, run * _RUN + 1, _RUN)
-        # Most runs have no pair to pick: the least of 64 hashes, found by vectors, says so, and only others are looked
-        # through.
-        if _least_hash(first, following) < limit:
-            for i in range(_RUN):
-                pair = U64(first[i]) << U64(32) | U64(following[i])
-                if _hash_of(first[i], following[i]) < limit and pair != 0:
-                    if n_picked == len(picked):
-                        return n_picked
-                    picked[n_picked] = pair
-                    n_picked += 1
+    for start in range(0, (len(words) - 1) // _RUN * _RUN, _RUN):
+        below = _pairs_below(words, start, limit)
+        while below:
+            i = start + lowest_one(below)
+            pair = U64(words[i]) << U64(32) | U64(words[i + 1])
+            if pair != 0:
+                if n_picked == len(picked):
+                    return n_picked
+                picked[n_picked] = pair
+                n_picked += 1
+            below &= U64(below - U64(1))
     return n_picked
 
 
