@@ -9,7 +9,7 @@ fine-tunes the model to tell sentiments of sentences, as the paper does BERT-bas
   rounded to fp16, and near-lossless;
 * ``experiment-minilm-exponents.csv``: bits per exponent by what the code's table was made from;
 * ``experiment-minilm-sizes.csv``: the size of the gradients at some steps, by method, with and without embeddings;
-* ``experiment-minilm-values.csv``: how far gradients are below parameters, what levels allow, and how many are zero;
+* ``experiment-minilm-values.csv``: how far gradients are below parameters, and how many are zero;
 * ``experiment-minilm-mantissas.csv``: bits per mantissa by strategy;
 * ``experiment-minilm-updates.csv``: the optimizer's update from rounded gradients beside that from exact ones.
 
@@ -33,7 +33,7 @@ from bench.__main__ import CACHE
 from bench.cluster import bits
 from bench.codec import RESULTS
 from bench.experiments import gcomp
-from bench.experiments.accuracy import DENSE
+from bench.experiments.accuracy import CONTROL, DENSE
 from bench.experiments.gcomp_drops import ALL, EMBEDDING
 from bench.experiments.gcomp_drops import DENSE as WITHOUT
 from bench.experiments.minilm.tables import COLUMNS, FILES
@@ -46,6 +46,7 @@ from gcodec.recorder import Dump, read_dump
 
 SEEDS, MINUTES = 3, 60
 QUICK_STEPS = 3
+UPDATED = (1, 30, 300)  #: steps whose update is compared
 
 
 def parts_of(dump: Dump) -> Iterator[tuple[str, Dump]]:
@@ -59,11 +60,11 @@ def dump_rows(dump: Dump) -> dict[str, list[list[object]]]:
     rows: dict[str, list[list[object]]] = {"sizes": [], "values": [], "mantissas": [], "updates": []}
     for what, part in parts_of(dump):
         data = gradients(part, NAME)
-        rows["sizes"] += [[what, data.bits.size, *row[1:]] for row in gcomp.size_rows(part, data)]
-        rows["values"].append([what, data.bits.size, *gcomp.value_row(part, data)[1:]])
+        rows["sizes"] += [[what, data.bits.size, *row[1:]] for row in gcomp.size_rows(part, data, ())]
+        rows["values"].append([what, data.bits.size, *gcomp.value_row(part, data)[1:-3]])  # but for SGD's delta
         if what == ALL:
             rows["mantissas"] += [list(row.values()) for row in mantissa_rows([data])]
-            rows["updates"] += gcomp.update_rows(part, data)
+            rows["updates"] += gcomp.update_rows(part, data, ()) if dump.step in UPDATED else ()
     return rows
 
 
@@ -107,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_table(out / FILES[name], COLUMNS[name], tables[name])
         print(*tables["values"][-1], flush=True)
     path = out / FILES["trainings"]
-    every = [(NAME, method, seed) for seed, method in product(range(seeds), METHODS)]
+    every = [(NAME, method, seed) for seed, method in product(range(seeds), METHODS) if method != CONTROL]
+    every += [(NAME, CONTROL, seed) for seed in range(seeds)]  # where there is little time they are left out
     rows = kept(path, every, steps) if options.resume else {}
     if steps == recording.steps:
         rows |= done

@@ -24,7 +24,7 @@ COLUMNS = {
     "trainings": TRAINING,
     "exponents": bits.COLUMNS,
     "sizes": ("gradients", "values", *gcomp.COLUMNS["sizes"][1:]),
-    "values": ("gradients", "values", *gcomp.COLUMNS["values"][1:]),
+    "values": ("gradients", "values", *gcomp.COLUMNS["values"][1:-3]),
     "mantissas": ("model", "step", "strategy", "bits_per_value"),
     "updates": gcomp.COLUMNS["updates"],
 }
@@ -48,7 +48,7 @@ def sizes(results: Path) -> list[str]:
         rate = facts[ALL]["rate"]
         for what in (ALL, WITHOUT):
             own = facts[what]
-            keys = ("orders_median", "log2_delta_median", "zeros_percent")
+            keys = ("orders_median", "zeros_percent")
             cells = [f"{percent[step, what, method]:.2f}" for method in methods]
             table.append([step, rate, what, *(own[key] for key in keys), *cells])
         n_all, n_dense = (int(facts[what]["values"]) for what in (ALL, WITHOUT))
@@ -57,13 +57,12 @@ def sizes(results: Path) -> list[str]:
             whole, dense = (percent[step, what, method] for what in (ALL, WITHOUT))
             embeddings = (n_all * whole - n_dense * dense) / (n_all - n_dense)
             weighed.append(f"{BERT_EMBEDDINGS * embeddings + (1 - BERT_EMBEDDINGS) * dense:.2f}")
-        table.append([step, rate, AS_BERT, "", "", "", *weighed])
+        table.append([step, rate, AS_BERT, "", "", *weighed])
     columns = [
         ">step",
         ">rate",
         "gradients",
         ">orders below parameters",
-        ">log2 δ, median",
         ">zeros, %",
         *(f">{method}" for method in methods),
     ]
