@@ -1,8 +1,8 @@
 """Sentences of film reviews with their sentiment, as BERT's tokens.
 
 The sentences are Pang and Lee's (2005), of which the Stanford Sentiment Treebank is made, too, on which the GComp paper
-fine-tunes. Hutto and Gilbert (2014) had each rated by at least 20 people from -4 to 4, and put the means into a package on
-PyPI, vaderSentiment 0.5 (MIT license). A sentence is positive if its mean is above 0.
+fine-tunes. Hutto and Gilbert (2014) had each rated by at least 20 people from -4 to 4, and put the means into a package
+on PyPI, vaderSentiment 0.5 (MIT license). A sentence is positive if its mean is above 0.
 """
 
 from __future__ import annotations
