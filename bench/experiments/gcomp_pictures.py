@@ -32,13 +32,18 @@ EXPONENTS, MANTISSAS = f"{START}exponents.csv", f"{START}mantissas.csv"
 FROM_DUMPS = ("gradients", "orders")  #: pictures that no table is behind
 
 
-def draw(folder: Path, results: Path, images: Path) -> list[Path]:
-    """Draw the pictures of a folder of dumps, write the tables of the others, and return all files."""
+def draw_observations(folder: Path, images: Path, start: str) -> list[Path]:
+    """Draw what a training under a folder was observed to have, and return the pictures, whose names begin so."""
     with TemporaryDirectory() as scratch:
-        files = [
-            Path(move(drawn, images / f"{START}{name}.png"))
+        return [
+            Path(move(drawn, images / f"{start}{name}.png"))
             for drawn, name in zip(plot_observations(folder, Path(scratch)), FROM_DUMPS, strict=True)
         ]
+
+
+def draw(folder: Path, results: Path, images: Path) -> list[Path]:
+    """Draw the pictures of a folder of dumps, write the tables of the others, and return all files."""
+    files = draw_observations(folder, images, START)
     data = [gradients(read_dump(path), MODEL) for path in sorted((folder / MODEL).glob("*.safetensors"))]
     for name, rows in ((EXPONENTS, exponent_rows(data)), (MANTISSAS, mantissa_rows(data))):
         write_table(results / name, list(rows[0]), [list(row.values()) for row in rows])

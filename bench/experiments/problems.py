@@ -33,8 +33,8 @@ class Problem:
     """A model, its data and its optimizer.
 
     ``model()``: new, from torch's generator; ``loss(model, size, random)``: of so many examples; ``quality(model)``: on
-    held-out data, ``unit``, better if ``higher``; ``rate``: of SGD; ``batch``: examples of a rank; ``steps`` of a run;
-    ``seconds``: about what a step's computation takes on one core.
+    held-out data, ``unit``, better if ``higher``; ``rate``: of the optimizer, SGD unless a subclass has another;
+    ``batch``: examples of a rank; ``steps`` of a run; ``seconds``: about what a step's computation takes on one core.
     """
 
     name: str
@@ -49,6 +49,10 @@ class Problem:
     momentum: float = 0.9
     clip: float | None = None
     seconds: float = 0.0
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of a model."""
+        return torch.optim.SGD(model.parameters(), lr=self.rate, momentum=self.momentum)
 
     def factor(self, step: int, steps: int) -> float:
         """Return the factor of the learning rate at a step, counted from 0, of a run of so many."""

@@ -22,7 +22,8 @@ RANKS = 4
 Gradients = dict[str, torch.Tensor]
 Choose = Callable[[str, torch.Size], Compressor]  #: a tensor's own setting, from its name and shape
 Planned = Callable[[torch.optim.Optimizer], CompressionPlan]  #: the plan for a training by this optimizer
-See = Callable[[int, Sequence[Gradients], Gradients], None]  #: a step's gradients by rank, and their averages
+#: Called before the optimizer's step, which is counted from 0: its gradients by rank, and their averages.
+See = Callable[[int, Sequence[Gradients], Gradients], None]
 
 
 @dataclass
@@ -81,7 +82,7 @@ def run(
     torch.manual_seed(seed)
     model = problem.model()
     params = dict(model.named_parameters())
-    optimizer = torch.optim.SGD(model.parameters(), lr=problem.rate, momentum=problem.momentum)
+    optimizer = problem.optimizer(model)
     plan = plan if isinstance(plan, CompressionPlan) else plan(optimizer)
     group = Group(problem, plan, ranks, controller, link)
     for name, param in params.items() if choose else ():
@@ -98,12 +99,13 @@ def run(
         middle = process_time()
         averages = group.average(gradients, params, rate)
         end = process_time()
-        _step(problem, optimizer, params, averages)
-        trial.compress_seconds += (end - middle - group.watching) / ranks
-        trial.train_seconds += (middle - start) / ranks + process_time() - end
-        group.account(trial, gradients[0])
         if see is not None:
             see(step, gradients, averages)
+        seen = process_time()
+        _step(problem, optimizer, params, averages)
+        trial.compress_seconds += (end - middle - group.watching) / ranks
+        trial.train_seconds += (middle - start) / ranks + process_time() - seen
+        group.account(trial, gradients[0])
         if every and (step + 1) % every == 0:
             trial.qualities[step + 1] = problem.quality(model)
     trial.quality = trial.qualities[steps] = problem.quality(model)

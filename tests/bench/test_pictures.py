@@ -9,11 +9,14 @@ pytest.importorskip("torch")
 
 from bench import pictures
 from bench.codec import RESULTS
-from bench.experiments.gcomp_pictures import FROM_DUMPS, START
+from bench.experiments import gcomp_pictures
+from bench.experiments.gcomp_pictures import FROM_DUMPS
+from bench.experiments.minilm import pictures as minilm_pictures
 from gcodec.benchmark.csv_tables import read_table
 
 #: Pictures that no table is behind: a page in a browser, and distributions in recorded gradients.
-WITHOUT_TABLES = {"report", *(f"{START}{name}" for name in FROM_DUMPS)}
+STARTS = (gcomp_pictures.START, minilm_pictures.START)
+WITHOUT_TABLES = {"report", *(f"{start}{name}" for start in STARTS for name in FROM_DUMPS)}
 
 
 def test_every_picture_was_drawn_from_the_committed_tables():
