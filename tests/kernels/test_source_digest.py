@@ -22,10 +22,12 @@ from tests.kernels.test_kernel_cache import module_at
 PACKAGE = Path(gcodec.__file__).parent
 SOURCE = '''
 """A module."""
+from functools import partial
 from typing import NamedTuple
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
+from gcodec.kernels.core.intrinsics import intrinsic_step
 from gcodec.kernels.core.jit import chosen_by_types, kernel
 
 LIMIT = 5
@@ -50,6 +52,13 @@ def _double(builder, value):
 @intrinsic
 def doubled(typingctx, n):
     return types.int64(types.int64), lambda context, builder, signature, args: _double(builder, args[0])
+
+
+def times(factor, builder, args, at):
+    return builder.mul(args[0], args[0].type(factor))
+
+
+tripled = intrinsic_step(types.int64, 1, partial(times, 3))
 
 
 def step(n):
@@ -79,6 +88,11 @@ def with_intrinsic(n):
 
 
 @kernel
+def with_step(n):
+    return tripled(n)
+
+
+@kernel
 def with_choice(n):
     return step(n)
 
@@ -97,7 +111,7 @@ def caller(n):
 def alone(n):
     return n
 '''
-KERNELS = ("leaf", "with_table", "with_intrinsic", "with_choice", "with_pair", "caller", "alone")
+KERNELS = ("leaf", "with_table", "with_intrinsic", "with_step", "with_choice", "with_pair", "caller", "alone")
 
 
 def digests(path: Path) -> dict[str, str]:
@@ -120,6 +134,9 @@ def digests(path: Path) -> dict[str, str]:
     ("np.arange(3)", "np.arange(3.0)", ("with_table",)),
     ("builder.add(", "builder.sub(", ("with_intrinsic",)),
     ("types.int64(", "types.int32(", ("with_intrinsic",)),
+    ("partial(times, 3)", "partial(times, 4)", ("with_step",)),
+    ("builder.mul(", "builder.sdiv(", ("with_step",)),
+    ("intrinsic_step(types.int64", "intrinsic_step(types.int32", ("with_step",)),
     ("lambda n: n + 1", "lambda n: n + 2", ("with_choice",)),
     ("    first: int\n    second: int", "    second: int\n    first: int", ("with_pair",)),
     ("leaf(n) + 1", "alone(n) + 1", ("caller",)),

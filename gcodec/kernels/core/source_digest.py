@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from enum import Enum
+from functools import partial
 from opcode import opmap
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -93,6 +94,8 @@ def _wrapped(thing: Any) -> _Part:
         return _Part(thing, "intrinsic", (thing._defn,))
     if isinstance(thing, classmethod | staticmethod):
         return _Part(thing, type(thing).__name__, (thing.__func__,))
+    if isinstance(thing, partial):
+        return _Part(thing, "partial", (thing.func, thing.args, thing.keywords))
     if isinstance(thing, property):
         return _Part(thing, "property", (thing.fget, thing.fset))
     if hasattr(thing, "__wrapped__"):
@@ -105,7 +108,7 @@ def _wrapped(thing: Any) -> _Part:
 
 def _function(function: FunctionType) -> _Part:
     """Return what is known of a function: its bytecode, what that names in the module, and what it encloses."""
-    if _is_of_a_library(function.__module__):
+    if function.__module__ and _is_of_a_library(function.__module__):  # what exec has made may be of no module
         return _Part(function, f"function {_name_of(function)}", ())
     codes = list(_with_nested(function.__code__))
     names = sorted({name for code in codes for name in code.co_names})
