@@ -28,6 +28,10 @@ MODULE = re.compile(r"\bpython -m ((?:gcodec|bench|tools)(?:\.\w+)*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 BARE_FILE = re.compile(r"`(\w+\.py)`")
 
+#: What keeps its lines as they are: code, what benchmarks write, comments and other HTML.
+UNWRAPPED = re.compile(r"^ *```.*?^ *```|^<!-- begin .*?^<!-- end [^\n]*|^<[^\n]*", re.MULTILINE | re.DOTALL)
+MAX_LINE = 120
+
 #: Tables that are written where there is a GPU; none has been so far.
 UNWRITTEN = ("bench/results/gpu.csv", "bench/results/gpu-allreduce.csv")
 
@@ -101,6 +105,23 @@ def lost(page: Path) -> list[str]:
 def file_names() -> frozenset[str]:
     """The names of the Python files of the package and its tests, without their folders."""
     return frozenset(path.name for tree in ("gcodec", "tests") for path in (ROOT / tree).rglob("*.py"))
+
+
+def long_lines(text: str) -> list[int]:
+    """The numbers of the lines of prose that are too long; rows of tables, headings and pictures cannot be broken."""
+    prose = UNWRAPPED.sub(lambda match: "\n" * match[0].count("\n"), text).splitlines()
+    return [n for n, line in enumerate(prose, 1) if len(line) > MAX_LINE and not line.lstrip().startswith(tuple("|#!"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_is_wrapped(page):
+    assert not long_lines(page.read_text(encoding="utf-8"))
+
+
+def test_long_lines_are_found_outside_of_tables_code_and_what_benchmarks_write():
+    long = "word " * 25
+    text = f"{long}\n| {long} |\n\n```\n{long}\n```\n<!-- begin x -->\n{long}\n<!-- end x -->\n* {long}\n"
+    assert long_lines(text) == [1, 10]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
