@@ -236,21 +236,19 @@ def _listed(name: str, columns: Sequence[str]) -> Callable[[Path], list[str]]:
     return table
 
 
+UPDATE_HEADINGS = (
+    ">step",
+    ">rate",
+    "gradient",
+    ">relative error of the update",
+    ">parameters the same, %",
+    ">1 ulp, %",
+    ">more, %",
+)
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "gcomp-sizes": (sizes_table, FILES["sizes"]),
     "gcomp-updates": (
-        _listed(
-            "updates",
-            (
-                ">step",
-                ">rate",
-                "gradient",
-                ">relative error of the update",
-                ">parameters the same, %",
-                ">1 ulp, %",
-                ">more, %",
-            ),
-        ),
+        _listed("updates", UPDATE_HEADINGS),
         FILES["updates"],
     ),
     "gcomp-n-theta": (_listed("n-theta", (">step", ">n_theta", ">Huffman", ">the paper's", ">ours")), FILES["n-theta"]),

@@ -140,16 +140,7 @@ def updates(results: Path) -> list[str]:
     """Return the update's error by step and method."""
     comments, rows = read_table(results / FILES["updates"])
     lines = [[row[key] for key in COLUMNS["updates"][1:]] for row in rows]
-    columns = (
-        ">step",
-        ">rate",
-        "gradient",
-        ">relative error of the update",
-        ">parameters the same, %",
-        ">1 ulp, %",
-        ">more, %",
-    )
-    return [*markdown(columns, lines), "", f"From {source(comments)}"]
+    return [*markdown(gcomp.UPDATE_HEADINGS, lines), "", f"From {source(comments)}"]
 
 
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
