@@ -17,11 +17,15 @@ from ..format.dictionary import INDEX_TYPE, MAX_ENTRIES, Dictionary
 from ..format.modes import lossless
 from ..kernels.core.specialized import Specialized
 from ..kernels.index.distinct_values import (
+    MARKS_LOG2,
     MAX_DISTINCT,
-    N_SLOTS,
+    N_SHORT,
+    SLOTS_LOG2,
     WINDOW,
     add_distinct,
+    count_short,
     find_indices,
+    look_up_short,
     repeats_values,
 )
 from ..kernels.index.guesses import MAX_KNOWN, N_FACTORS, N_SMALL
@@ -86,6 +90,7 @@ _MAX_POWER = 6  #: of two: factors are larger by so much than those which are tr
 
 _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_distinct)
 _find_indices = Specialized(find_indices)
+_count_short, _look_up_short = Specialized(count_short), Specialized(look_up_short)
 _find_scales, _match_products = Specialized(find_scales), Specialized(match_products)
 _count_matches = Specialized(count_matches)
 _number_matches, _try_segments = Specialized(number_matches), Specialized(try_segments)
@@ -120,7 +125,7 @@ class Indexing(NamedTuple):
         n_absent: Number of values that the entries lack; of factors in a large array, about.
         scales: uint32[n_segments], bits of the scales of segments as float32; empty if there are none.
         segment: Number of values of a segment; 0 if there are none.
-        counts: How often each index is met, likewise; None if they have not been counted.
+        counts: How often each index is met, likewise.
     """
 
     has_factors: bool
@@ -129,7 +134,7 @@ class Indexing(NamedTuple):
     n_absent: int
     scales: np.ndarray
     segment: int
-    counts: np.ndarray | None = None
+    counts: np.ndarray
 
     def extra_bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes beside its indices, given those of a value."""
@@ -139,8 +144,7 @@ class Indexing(NamedTuple):
 
     def bits(self, value_bits: int) -> float:
         """Return about how many bits the frame takes, given those of a value."""
-        counts = _count_indices(self.indices) if self.counts is None else self.counts
-        return code_bits(counts) + self.extra_bits(value_bits)
+        return code_bits(self.counts) + self.extra_bits(value_bits)
 
     def with_codes(self, codebook: Codebook) -> IndexedPlan:
         """Return the plan of indexed blocks whose indices have these codes."""
@@ -199,7 +203,7 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
 def _repeats(values: np.ndarray) -> bool:
     """Return True if neighboring values repeat each other, as ``repeats_values`` looks for it."""
     kind = "windows", values.dtype
-    marks, seen = acquire(kind, lambda: (np.empty(N_SLOTS, np.uint16), np.empty(WINDOW, values.dtype)))
+    marks, seen = acquire(kind, lambda: (np.empty(1 << MARKS_LOG2, np.uint16), np.empty(WINDOW, values.dtype)))
     result = _repeats_values((values.dtype, values.flags.aligned), values, marks, seen)
     release(kind, (marks, seen))
     return bool(result)
@@ -237,7 +241,7 @@ def _usual_bits(entries: np.ndarray, counts: np.ndarray, dtype: DType) -> float:
 
 def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads: int) -> Indexing:
     """Return an array as indices into its different values if a dictionary holds them all, else into those that are
-    frequent in a sample.
+    frequent: of types of 32 bits and more, in a sample.
 
     Args:
         values: uintW[n].
@@ -245,7 +249,9 @@ def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads:
         counts: How often each is met in it.
         threads: Number of threads.
     """
-    slots, found = np.zeros(N_SLOTS, np.uint16), np.empty(MAX_DISTINCT, values.dtype)
+    if values.itemsize == 2:
+        return _among_short(values, threads)
+    slots, found = np.zeros(1 << SLOTS_LOG2, np.uint16), np.empty(MAX_DISTINCT, values.dtype)
     types = values.dtype, values.flags.aligned
     n_entries = _add_distinct(types, values, slots, found, 0)
     if n_entries >= 0:
@@ -255,14 +261,38 @@ def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads:
     slots[:] = 0
     _add_distinct((entries.dtype, True), entries, slots, found, 0)
     indices, absent = np.empty(len(values), np.uint8), np.uint8(min(len(entries), MAX_ENTRIES - 1))
+    of_parts: list[np.ndarray] = []
 
     def find(part: slice) -> None:
-        _find_indices(types, values[part], slots, found, absent, indices[part])
+        of_part = np.zeros(MAX_ENTRIES, np.int64)
+        _find_indices(types, values[part], slots, found, absent, indices[part], of_part)
+        of_parts.append(of_part)
 
     _part_by_part(find, len(values), threads)
-    if n_entries < 0:
-        return _without_rare(entries, indices)
-    return Indexing(False, entries, indices, 0, _NO_SCALES, 0)
+    of_indices = np.sum(of_parts, axis=0)
+    if n_entries >= 0:
+        return Indexing(False, entries, indices, 0, _NO_SCALES, 0, of_indices)
+    kept, of_kept = _without_rare(of_indices[: len(entries)], len(values), values.itemsize * 8)
+    if len(kept) < len(entries):
+        index_of = np.full(MAX_ENTRIES, len(kept), np.uint8)
+        index_of[kept] = np.arange(len(kept))
+        _number_matches(np.uint8, indices, index_of, indices)
+    return Indexing(False, entries[kept], indices, int(of_kept[-1]), _NO_SCALES, 0, of_kept)
+
+
+def _among_short(values: np.ndarray, threads: int) -> Indexing:
+    """Return an array of 16 bits a value as :func:`_among` does."""
+    types, counts = values.flags.aligned, np.zeros(N_SHORT, np.uint32)
+    _count_short(types, values, counts)
+    kept = np.flatnonzero(counts)
+    of_kept = np.append(counts[kept].astype(np.int64), 0)
+    if len(kept) > MAX_ENTRIES:
+        kept, of_kept = _without_rare(counts, len(values), 16)
+    index_of = np.full(N_SHORT, min(len(kept), MAX_ENTRIES - 1), np.uint8)
+    index_of[kept] = np.arange(len(kept))
+    indices = np.empty(len(values), np.uint8)
+    _part_by_part(lambda part: _look_up_short(types, values[part], index_of, indices[part]), len(values), threads)
+    return Indexing(False, kept.astype(np.uint16), indices, int(of_kept[-1]), _NO_SCALES, 0, of_kept)
 
 
 def _part_by_part(work: Callable[[slice], object], n_values: int, threads: int) -> None:
@@ -275,22 +305,22 @@ def _part_by_part(work: Callable[[slice], object], n_values: int, threads: int) 
     run_batches(run, -(-n_values // _PART), threads, batch=4)
 
 
-def _without_rare(entries: np.ndarray, indices: np.ndarray) -> Indexing:
-    """Return an array without the entries that are met so rarely that their values are shorter as exceptions, given its
-    indices into all entries, which are changed in place."""
-    counts, value_bits = _count_indices(indices), 8 * entries.itemsize
-    ranked = np.argsort(-counts[: len(entries)], kind="stable")
-    ranked = ranked[: max(int(np.count_nonzero(counts[: len(entries)])), 1)]
-    n_kept = _n_worth(counts[ranked], len(indices), value_bits, value_bits)
-    kept = np.sort(ranked[:n_kept])
-    n_absent = len(indices) - int(counts[kept].sum())
-    if n_kept < len(entries):
-        index_of = np.full(MAX_ENTRIES, n_kept, np.uint8)
-        index_of[kept] = np.arange(n_kept)
-        for first in range(0, len(indices), _PART):
-            part = indices[first : first + _PART]
-            part[:] = index_of[part]
-    return Indexing(False, entries[kept], indices, n_absent, _NO_SCALES, 0)
+def _without_rare(counts: np.ndarray, n: int, value_bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which entries are not met so rarely that their values are shorter as exceptions.
+
+    Args:
+        counts: How often each entry is met.
+        n: Number of values.
+        value_bits: Bits of a value.
+
+    Returns:
+        (int64[n_kept], rising; int64[n_kept + 1], how often each of these is met, and all other values).
+    """
+    ranked = np.argsort(-counts.astype(np.int64), kind="stable")[: MAX_ENTRIES - 1]
+    ranked = ranked[: max(int(np.count_nonzero(counts[ranked])), 1)]
+    kept = np.sort(ranked[: _n_worth(counts[ranked], n, value_bits, value_bits)])
+    of_kept = counts[kept].astype(np.int64)
+    return kept, np.append(of_kept, n - of_kept.sum())
 
 
 def _n_worth(counts: np.ndarray, n: int, entry_bits: int, value_bits: int) -> int:
@@ -316,17 +346,6 @@ def _n_worth(counts: np.ndarray, n: int, entry_bits: int, value_bits: int) -> in
         best, least = best - -(-best // 4), fewer
     # Beside one value that is frequent, the code of those without an entry is a bit shorter if there is no other entry.
     return 1 if 2 * counts[0] > n and bits(1) < least else best
-
-
-def _count_indices(indices: np.ndarray) -> np.ndarray:
-    """Return how often each index is met: int64[MAX_ENTRIES].
-
-    They are counted in parts, because ``bincount`` makes 8 bytes of each index.
-    """
-    counts = np.zeros(MAX_ENTRIES, np.int64)
-    for first in range(0, len(indices), _PART):
-        counts += np.bincount(indices[first : first + _PART], minlength=MAX_ENTRIES)
-    return counts
 
 
 class _Way(NamedTuple):
@@ -527,7 +546,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     index_of = np.full(N_MATCHES, len(used), np.uint8)
     index_of[used[order]] = np.arange(len(used))
     indices = np.empty(len(values), np.uint8)
-    _part_by_part(lambda part: _number_matches(None, matches[part], index_of, indices[part]), len(values), threads)
+    _part_by_part(lambda part: _number_matches(np.uint16, matches[part], index_of, indices[part]), len(values), threads)
     n_absent = n - int(counts[used].sum())
     of_indices = np.append(counts[used[order]], n_absent)
     return Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment, of_indices)

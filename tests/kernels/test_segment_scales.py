@@ -9,6 +9,7 @@ from gcodec.dtypes import BY_NAME
 from gcodec.kernels.index.guesses import N_FACTORS
 from gcodec.kernels.index.matches import N_MATCHES, NO_MATCH, count_matches, match_products
 from gcodec.kernels.index.products import product_of
+from gcodec.kernels.index.rounding_bounds import shortest_between
 from gcodec.kernels.index.segment_scales import find_scales
 from gcodec.plan import indexing
 from gcodec.plan.factor_sets import factor_sets
@@ -75,3 +76,37 @@ def test_products_of_any_scale_are_matched_all_where_many_lie_halfway_between_tw
         match_products(bits, n, 0, found, factors, indexing._new_search(), matches)
         count_matches(matches, 1, counts)
         assert not counts[NO_MATCH]
+
+
+def n_stored(bits: np.ndarray) -> np.ndarray:
+    """Return how many bytes a frame stores of scales, given their bits as float32."""
+    return np.where(bits & 0xFFFF == 0, 2, np.where(bits & 0xFF == 0, 3, 4))
+
+
+def test_a_scale_has_as_few_bytes_as_any_number_between_its_bounds():
+    rng = np.random.default_rng(0)
+    for width in (0, 1, 2, 5, 255, 256, 257, 700, 1 << 16, 100_000):
+        lows = rng.integers(0x3A000000, 0x3C000000, 40).astype(np.uint32)
+        lows[::4] &= np.uint32(0xFFFFFF00)  # bounds that are short themselves are not between them
+        lows[::8] &= np.uint32(0xFFFF0000)
+        for low in lows:
+            between = np.arange(low + 1, low + 1 + width, dtype=np.uint32)
+            high = np.uint32(low + 1 + width).view(np.float32)
+            found = np.array([shortest_between(float(low.view(np.float32)), float(high))], np.uint32)
+            if width:
+                assert found[0] in between
+                assert n_stored(found)[0] == n_stored(between).min()
+
+
+@pytest.mark.parametrize("group", [16, 32, 64, 128])
+def test_scales_of_float16_are_found_in_three_bytes(group):
+    """They are often just where a product is rounded up or down, and one longer scale lengthens all of a block."""
+    rng, n_groups = np.random.default_rng(group), 2000
+    numbers = np.rint(rng.standard_normal((n_groups, group)) * 40).clip(-127, 127)
+    numbers[:, 0] = 127
+    scales = (0.02 / 127 * np.exp(rng.standard_normal((n_groups, 1)) / 2)).astype(np.float16).astype(np.float32)
+    bits = (numbers * scales).astype(np.float16).view(np.uint16).reshape(-1)
+    found = np.empty(n_groups, np.uint32)
+    factors = factor_sets(BY_NAME["float16"])[0]
+    assert find_scales(bits, group, 0, factors, indexing._new_search(), found) == 0
+    assert n_stored(found).max() <= 3

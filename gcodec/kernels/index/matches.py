@@ -113,12 +113,12 @@ def try_segments(values, sample, max_unmatched, factors, search, counts):
 
 @kernel
 def number_matches(matches, index_of, indices):
-    """Write the index that stands for each match.
+    """Write the index that stands for each match, or for each index among others.
 
     Args:
-        matches: uint16[n] of :func:`match_products`.
-        index_of: uint8[N_MATCHES].
-        indices: uint8[n], result.
+        matches: uint16[n] of :func:`match_products`, or uint8[n].
+        index_of: uint8[N_MATCHES], or uint8[256].
+        indices: uint8[n], result; it may be ``matches``.
     """
     for i in range(len(matches)):
         indices[i] = index_of[matches[i]]

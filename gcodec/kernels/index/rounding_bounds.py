@@ -65,7 +65,7 @@ def float_to(high):
 
 @kernel
 def shortest_between(low, high):
-    """Return the bits of a float32 between bounds, about in their middle, with as few bits as they leave room for; 0
+    """Return the bits of a float32 between bounds, in as few bytes as they leave room for, and about in their middle; 0
     where there is none, or where that, its inverse, or rounding to it depends on whether the processor takes denormal
     numbers for zero."""
     if low + high < 2.0**-124 or low + high > 2.0**126:
@@ -75,10 +75,19 @@ def shortest_between(low, high):
     #     two           b3 b2 00 00      two bytes are stored (docs/format.md section 10), rounded to the nearest
     #     three         b3 b2 b1 00      three
     #
-    # All are made and one is chosen: of branches, many would be mispredicted. At a bound itself, a tie may be rounded
-    # the other way.
+    # Where only one such number is between the bounds, it may be next to one of them, as far from the middle as another
+    # that is outside: so the ones below the middle are made, too. All are made and one is chosen: of branches, many
+    # would be mispredicted. At a bound itself, a tie may be rounded the other way.
     two, three = U32(U32(bits + U32(0x8000)) & U32(0xFFFF0000)), U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00))
-    is_two = (low < float_from_bits(two)) & (float_from_bits(two) < high)
-    is_three = (low < float_from_bits(three)) & (float_from_bits(three) < high)
+    two_below, three_below = U32(bits & U32(0xFFFF0000)), U32(bits & U32(0xFFFFFF00))
+    is_two, is_two_below = _is_between(low, two, high), _is_between(low, two_below, high)
+    is_three, is_three_below = _is_between(low, three, high), _is_between(low, three_below, high)
     is_whole = (low <= float_from_bits(bits)) & (float_from_bits(bits) <= high)
-    return two if is_two else three if is_three else bits if is_whole else U32(0)
+    in_three = three if is_three else three_below if is_three_below else bits if is_whole else U32(0)
+    return two if is_two else two_below if is_two_below else in_three
+
+
+@kernel
+def _is_between(low, bits, high):
+    """Return True if the float32 with these bits is between two bounds, and neither of them."""
+    return (low < float_from_bits(bits)) & (float_from_bits(bits) < high)

@@ -31,7 +31,7 @@ from .bound_steps import (
     meet_float16,
     meet_float32,
 )
-from .rounding_bounds import half_unit, rounded_from, shortest_between
+from .rounding_bounds import float_from, float_to, half_unit, rounded_from, shortest_between
 
 N_FACTORS_TRIED, _N_TRIED_LATER = 16, 8  #: factors that the smallest value may have, and others
 _N_LOOKED_AT = 64  #: values that the smallest is one of
@@ -67,10 +67,12 @@ def _meet(magnitudes, limit, low, high, last, dtype_code, ends):
             meet_float32(magnitudes, first, _bits_64(limit), _bits_64(low), _bits_64(high), _bits_64(last), ends, 0)
             lowest, highest = max(lowest, _from_64(ends[0])), min(highest, _from_64(ends[1]))
         else:
+            # Rounded away from what is between them: the scale itself is often at a bound.
+            low_bits, high_bits = _bits(float_to(low)), _bits(float_from(high))
             if dtype_code == BFLOAT16:
-                meet_bfloat16(magnitudes, first, _bits(limit), _bits(low), _bits(high), _bits(last), ends, 0)
+                meet_bfloat16(magnitudes, first, _bits(limit), low_bits, high_bits, _bits(last), ends, 0)
             else:
-                meet_float16(magnitudes, first, _bits(limit), _bits(low), _bits(high), _bits(last), ends, 0)
+                meet_float16(magnitudes, first, _bits(limit), low_bits, high_bits, _bits(last), ends, 0)
             lowest, highest = max(lowest, _from(ends[0])), min(highest, _from(ends[1]))
         n_met += ends[2]
         n_lost += ends[3]
