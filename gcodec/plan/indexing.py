@@ -658,6 +658,7 @@ def _new_search() -> ScaleSearch:
         small_work=np.zeros(1, np.int64),
         ends=np.empty(4, np.int64),
         n_small=np.zeros(2, np.int64),
+        of_largest=np.zeros(2, np.int64),
     )
 
 
@@ -672,6 +673,7 @@ def _searching() -> Iterator[ScaleSearch]:
     search.work[:] = 0
     search.small_work[:] = 0
     search.n_small[:] = 0
+    search.of_largest[:] = 0
     yield search
     release(ScaleSearch, search)
 

@@ -104,6 +104,17 @@ def test_the_work_of_a_search_is_bounded_by_the_number_of_values(dtype):
         assert work_of(bits, dtype, segment, number_of_set) <= MOST_WORK_FIRST + MOST_WORK * N + 16 * 256 + 2 * segment
 
 
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("group", [32, 64, 128, 256])
+def test_groups_whose_largest_values_have_one_factor_are_looked_at_once(dtype, group):
+    """Weights that were divided by the largest of their group are such."""
+    bits, search = quantized(symmetric, group, N, 11).bits(dtype).reshape(-1), indexing._new_search()
+    scales = np.empty(N // group, np.uint32)
+    assert find_scales(bits, group, 0, factor_sets(BY_NAME[dtype])[0], search, scales) == 0
+    assert search.of_largest[0] == 127
+    assert search.small_work[0] <= (1.1 + 32 / group) * N
+
+
 @pytest.fixture
 def counted(monkeypatch) -> list[int]:
     """Return a list to which the work of every search of a plan is appended."""

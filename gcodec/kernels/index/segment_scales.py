@@ -38,6 +38,7 @@ from ..core.unaligned import (
     width_of,
 )
 from ..predict.residuals import BFLOAT16, as_float
+from .bound_steps import AT_ONCE
 from .guesses import (
     HALF_SIGNIFICAND,
     LANES,
@@ -51,7 +52,7 @@ from .guesses import (
 )
 from .products import product_of
 from .rounding_bounds import float_from, float_to, half_unit, rounded_from, shortest_between
-from .small_values import scale_of_small
+from .small_values import scale_of_largest, scale_of_small
 
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values that narrow a segment's scale, and that its largest is one of
 #: Values that narrow it first; of bfloat16, so few before all others; and how many are held against bounds at a time.
@@ -66,6 +67,7 @@ TRUST, _MORE_TRUST = 8, 3  #: how often the scale before is tried in vain, and h
 MOST_WORK_FIRST, MOST_WORK = 1 << 14, 12
 #: Likewise where most segments have a scale that their small values tell: few more are found.
 MOST_WORK_FIRST_BESIDE, VALUES_FOR_WORK_BESIDE = 1 << 12, 8
+_MOST_LIKELY = 4  #: how often the factor of a segment's largest value is tried in vain before others have had it again
 ONE = 0x3F800000  #: the bits of 1, the scale of segments in which nothing tells it
 _EXPONENT = 0x7F800000
 _WIDE_FROM = 64  #: the factor from which on a value of bfloat16 may be as near to the next one: see :func:`_narrow`
@@ -130,6 +132,8 @@ class ScaleSearch(NamedTuple):
         trust: int64[1], how often it is still tried.
         ends: int64[4], scratch of :func:`small_values.scale_of_small`.
         n_small: int64[2], in how many segments that found a scale, and in how many none.
+        of_largest: int64[2], the factor of the last segment's largest value, and how far it is trusted to be the next
+            one's.
         small_work: int64[1], how many values it held against bounds or a factor.
         work: int64[2], how many values were held against the bounds of a scale, or LANES factors against a ratio; and
             how many values there were.
@@ -161,6 +165,7 @@ class ScaleSearch(NamedTuple):
     trust: np.ndarray
     ends: np.ndarray
     n_small: np.ndarray
+    of_largest: np.ndarray
     small_work: np.ndarray
     work: np.ndarray
 
@@ -640,6 +645,27 @@ def _learn_from(search, bits, number, stage, n_largest, factors):
             learn(search.known, search.n_met, search.integers, number)
 
 
+@inlined
+def _integer_scale(all_magnitudes, n, largest, factors, search):
+    """Return the bits of the scale of a segment of integers, by the factor that its largest value is likely to have, or
+    else by its smallest values; 0 if there is none."""
+    last, code, ends, work = factors.last, factors.dtype_code, search.ends, search.small_work
+    n_padded, likely = (n + AT_ONCE - 1) // AT_ONCE * AT_ONCE, search.of_largest
+    for i in range(n, n_padded):
+        all_magnitudes[i] = 0
+    magnitudes, bits = subarray(all_magnitudes, 0, n_padded), U32(0)
+    if likely[1] > 0:
+        bits = scale_of_largest(magnitudes, largest, np.float64(likely[0]), np.float64(last), code, ends, work)
+        likely[1] += 1 if bits and likely[1] < _MOST_LIKELY else 0 if bits else -1
+    if not bits:
+        bits = scale_of_small(magnitudes, n, search.before[0], last, code, ends, work)
+        factor = I64(largest / np.float64(float_from_bits(bits)) + 0.5) if bits else I64(0)
+        if factor:
+            likely[1] = min(likely[1] + 1, _MOST_LIKELY) if factor == likely[0] else I64(0)
+            likely[0] = factor
+    return bits
+
+
 @kernel
 def find_scales(values, segment, skipped, factors, search, scales):
     """Find the scale of each segment.
@@ -674,8 +700,7 @@ def find_scales(values, segment, skipped, factors, search, scales):
         search.largest[0] = largest
         bits = U32(0)
         if factors.form == INTEGERS:
-            last, code, ends, work = factors.last, factors.dtype_code, search.ends, search.small_work
-            bits = scale_of_small(search.magnitudes, n, search.before[0], last, code, ends, work)
+            bits = _integer_scale(search.magnitudes, n, np.float64(float_from_bits(largest)), factors, search)
             search.n_small[0 if bits else 1] += 1
         is_given_up = factors.form == INTEGERS and _is_spent(search, factors)
         if not bits and not is_given_up:

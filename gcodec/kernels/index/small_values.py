@@ -145,11 +145,48 @@ def _narrowed(magnitudes, low, high, last, dtype_code, ends, work):
 
 
 @kernel
-def scale_of_small(all_magnitudes, n, before, last, dtype_code, ends, work):
+def _scale_between(low, high, dtype_code):
+    """Return the bits of a short scale between bounds; 0 if there is none."""
+    bits = shortest_between(low, high) if high > 0 and low <= high else U32(0)
+    # Values of 8 bits leave room for three bytes, but for chance fits; one longer scale lengthens a block's.
+    return U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00)) if dtype_code == BFLOAT16 else bits
+
+
+@kernel
+def scale_of_largest(magnitudes, largest, factor, last, dtype_code, ends, work):
+    """Find the scale of a segment whose largest value has a factor that is known: of weights that were divided by the
+    largest of a group, all have the same.
+
+    Args:
+        magnitudes: float32[n], n a multiple of AT_ONCE.
+        largest: The largest, as float64.
+        factor: The factor, likewise.
+        last: The largest integer that a value may be of the scale.
+        dtype_code: The type of the values.
+        ends: int64[4], scratch.
+        work: int64[1], to which it is added how many values were held against bounds.
+
+    Returns:
+        The bits of the scale; 0 if any value contradicts it.
+    """
+    low, high = rounded_from(largest, dtype_code)
+    low, high = low * (1.0 / factor), high * (1.0 / factor)
+    work[0] += len(magnitudes)
+    if dtype_code == BFLOAT16:  # the largest alone leaves open which factors other large ones have
+        _, _, low, high = _meet(subarray(magnitudes, 0, AT_ONCE), _LIMIT, low, high, last, dtype_code, ends)
+        work[0] += AT_ONCE
+        if low > high:
+            return U32(0)
+    _, n_lost, low, high = _meet(magnitudes, np.inf, low, high, last, dtype_code, ends)
+    return _scale_between(low, high, dtype_code) if n_lost == 0 else U32(0)
+
+
+@kernel
+def scale_of_small(magnitudes, n, before, last, dtype_code, ends, work):
     """Find the scale of a segment whose smallest value has a small factor.
 
     Args:
-        all_magnitudes: float32[n or more, up to a multiple of AT_ONCE], those of the values; others become 0.
+        magnitudes: float32[a multiple of AT_ONCE], those of the values, and zeros.
         n: Number of values.
         before: Bits of the scale of the segment before.
         last: The largest integer that a value may be of the scale.
@@ -160,10 +197,7 @@ def scale_of_small(all_magnitudes, n, before, last, dtype_code, ends, work):
     Returns:
         The bits of the scale; 0 if none was found.
     """
-    n_padded = (n + AT_ONCE - 1) // AT_ONCE * AT_ONCE
-    for i in range(n, n_padded):
-        all_magnitudes[i] = 0
-    magnitudes, n_narrowed, largest = subarray(all_magnitudes, 0, n_padded), 0, np.float64(last)
+    n_narrowed, largest = 0, np.float64(last)
     # The smallest may be no product: so that of each quarter is tried, the smallest first. Of none, it is infinite.
     quarter, most = (min(n, _N_LOOKED_AT) + 3) // 4, _bits(largest + 0.5)
     a, b = _smallest(subarray(magnitudes, 0, quarter)), _smallest(subarray(magnitudes, quarter, quarter))
@@ -192,10 +226,7 @@ def scale_of_small(all_magnitudes, n, before, last, dtype_code, ends, work):
                 fitting &= ~(0xFF << 8 * k)
                 part = 1.0 / (number + k)
                 low, high = _narrowed(magnitudes, lowest * part, highest * part, largest, dtype_code, ends, work)
-                bits = shortest_between(low, high) if high > 0 and low <= high else U32(0)
-                if dtype_code == BFLOAT16:
-                    # Values of 8 bits leave room for this, but for chance fits; one longer scale lengthens a block's.
-                    bits = U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00))
+                bits = _scale_between(low, high, dtype_code)
                 if bits and (turn or float_from_bits(bits) * np.float32(_MUCH_FINER) >= float_from_bits(before)):
                     return bits if float_from_bits(bits) > float_from_bits(fine) else fine
                 n_narrowed += 1
