@@ -76,7 +76,7 @@ def restore_files_in(folder: str | os.PathLike[str], threads: int | None = None)
             file that differs; then nothing is written.
         GcodecError, OSError: an archive is damaged, or a file cannot be written.
     """
-    archives = _archives_in(Path(folder))
+    archives = archives_in(Path(folder))
     for path in archives:
         if path.is_symlink():
             raise InvalidArgument(f"{path}: must be a file or free to be restored to, but is a symbolic link")
@@ -102,7 +102,7 @@ def restored_folder(folder: str | os.PathLike[str], threads: int | None = None) 
         GcodecError, OSError: an archive is damaged, or there is no space.
     """
     folder = Path(folder).resolve()
-    archives = _archives_in(folder)
+    archives = archives_in(folder)
     with TemporaryDirectory(prefix="gcodec-") as name:
         # Archives come first, while nothing in the new folder is a link: through one, they would be written elsewhere.
         for path, archive in archives.items():
@@ -112,7 +112,7 @@ def restored_folder(folder: str | os.PathLike[str], threads: int | None = None) 
         yield Path(name)
 
 
-def _archives_in(folder: Path) -> dict[Path, Path]:
+def archives_in(folder: Path) -> dict[Path, Path]:
     """Return the archives of a folder by the path, beside each, of the file that it restores to; those alone that no
     newer file has replaced.
 

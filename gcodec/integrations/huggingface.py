@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+import torch
+import transformers
+from transformers import AutoConfig, GenerationConfig, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+from transformers.utils import (
+    ADAPTER_CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    SAFE_WEIGHTS_NAME,
+)
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME as _INDEX_NAME
 
 from ..archive.file_state import FileState
 from ..archive.layout import SUFFIX
+from ..archive.lazy_file import open as open_archive
 from ..errors import InvalidArgument
-from .folder_files import compress_files_in, restore_files_in, restored_folder
+from .folder_files import archives_in, compress_files_in, restore_files_in, restored_folder
 
 #: The file of a checkpoint that tells how far the training is; Trainer does not resume without it.
 TRAINER_STATE = "trainer_state.json"
@@ -74,22 +86,97 @@ def from_pretrained(kind: Any, folder: str | os.PathLike[str], *, threads: int |
         threads: threads to use at most; as many as the process may use if None.
         options: for ``kind.from_pretrained``; ``subfolder`` is the folder in this one that has the files.
 
+    Tensors are decoded one after another as transformers 5 asks for them. Where it reads more than weights from files
+    (adapters of PEFT, quantized models, code of the model's own, other kinds of weights), and for older versions, all
+    files are restored to a temporary folder first.
+
     Raises:
         InvalidArgument: there is no such folder.
         GcodecError: an archive is damaged.
-        OSError: a file cannot be read, or there is no space for the restored files in the folder for temporary ones.
+        OSError: a file cannot be read, or there is no space for restored files in the folder for temporary ones.
     """
     path = Path(folder, options.pop("subfolder", None) or "")
     if not path.is_dir():
         raise InvalidArgument(
             f"{path}: must be a folder on this machine; one of the Hub is there after huggingface_hub.snapshot_download"
         )
+    archives = _archives_of_weights(path, options.get("variant")) if _takes_states(kind, path, options) else None
+    if archives is not None:
+        return _from_archives(kind, path, archives, threads, options)
     with restored_folder(path, threads) as whole:
         loaded = kind.from_pretrained(whole, **options)
         for named in (loaded, getattr(loaded, "config", loaded)):  # PEFT, for one, stores this name with an adapter
             if getattr(named, "name_or_path", None) == str(whole):
                 named.name_or_path = str(path)
     return loaded
+
+
+_MIN_MAJOR = 5  #: version of transformers that asks for parts of a state's tensors when it needs them
+#: Options with which transformers looks for more than weights in files, or for other ones.
+_OF_FILES = frozenset(
+    ("trust_remote_code", "gguf_file", "quantization_config", "offload_folder", "adapter_kwargs", "distributed_config")
+)
+#: Options that configurations have, too, but that say how a model is loaded.
+_OF_LOADING = frozenset(("dtype", "torch_dtype", "attn_implementation", "experts_implementation"))
+
+
+def _takes_states(kind: Any, folder: Path, options: dict[str, Any]) -> bool:
+    """Return True if transformers loads a model from a state as it does from files, and nothing but that from these."""
+    is_known = hasattr(kind, "from_config") or issubclass(kind, transformers.PreTrainedModel)
+    is_plain = not _OF_FILES.intersection(options) and not (folder / ADAPTER_CONFIG_NAME).exists()
+    return is_known and is_plain and int(transformers.__version__.partition(".")[0]) >= _MIN_MAJOR
+
+
+def _archives_of_weights(folder: Path, variant: str | None) -> list[Path] | None:
+    """Return the archives of the files that transformers would load; None if it would load any other file."""
+    archives = archives_in(folder.resolve())
+    whole, index = (folder.resolve() / _with_variant(name, variant) for name in (SAFE_WEIGHTS_NAME, _INDEX_NAME))
+    if whole in archives:
+        return [archives[whole]]
+    if whole.exists() or not index.is_file():
+        return None
+    shards = {index.parent / name for name in json.loads(index.read_text("utf-8"))["weight_map"].values()}
+    return [archives[shard] for shard in sorted(shards)] if shards <= archives.keys() else None
+
+
+def _with_variant(name: str, variant: str | None) -> str:
+    """Return the name of a variant's file, ``model.fp32.safetensors`` for ``model.safetensors``."""
+    start, _, end = name.rpartition(".")
+    return name if variant is None else f"{start}.{variant}.{end}"
+
+
+def _from_archives(
+    kind: Any, folder: Path, archives: Sequence[Path], threads: int | None, options: dict[str, Any]
+) -> Any:
+    """Load a model whose weights transformers asks for one by one; arguments as of :func:`from_pretrained`."""
+    config = options.pop("config", None)
+    if not isinstance(config, transformers.PretrainedConfig):
+        config = AutoConfig.from_pretrained(folder if config is None else config)
+    changed = {name: options.pop(name) for name in set(options) - _OF_LOADING if hasattr(config, name)}
+    for name, value in changed.items():
+        setattr(config, name, value)
+    if not issubclass(kind, transformers.PreTrainedModel):  # an Auto class, which tells the model's own this way
+        changed = {}  # it changes the configuration alone
+        with torch.device("meta"):
+            blank = kind.from_config(config)
+        kind, config = type(blank), blank.config
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_archive(archive, "pt", threads=threads)) for archive in archives]
+        state = {name: file.get_slice(name) for file in files for name in file.offset_keys()}
+        if config.dtype is None and options.get("dtype", options.get("torch_dtype")) in (None, "auto"):
+            options["dtype"] = _first_float_type(file.dtype(name) for file in files for name in file.offset_keys())
+        loaded = kind.from_pretrained(None, config=config, state_dict=state, **options)
+    model = loaded[0] if isinstance(loaded, tuple) else loaded
+    model.name_or_path = model.config.name_or_path = str(folder)
+    if model.can_generate() and "generation_config" not in options and (folder / GENERATION_CONFIG_NAME).exists():
+        model.generation_config = GenerationConfig.from_pretrained(folder, **changed)
+    return loaded
+
+
+def _first_float_type(names: Iterable[str]) -> torch.dtype:
+    """Return the first floating type of tensors, which counts as that of the model; float32 if none is one."""
+    types = (getattr(torch, name) for name in names)
+    return next((dtype for dtype in types if dtype.is_floating_point), torch.float32)
 
 
 class CompressCheckpoints(TrainerCallback):

@@ -15,6 +15,7 @@ from accelerate.utils import ProjectConfiguration
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import gcodec
+from gcodec.integrations import huggingface
 from gcodec.integrations.accelerate import load_accelerator, save_accelerator
 from gcodec.integrations.huggingface import (
     CompressCheckpoints,
@@ -83,6 +84,71 @@ def test_a_model_names_the_folder_it_was_loaded_from_and_may_lie_in_a_subfolder(
         assert loaded.name_or_path == loaded.config.name_or_path == str(tmp_path / "first" / "sub")
     with pytest.raises(gcodec.InvalidArgument, match="organization/model: must be a folder on this machine"):
         from_pretrained(AutoModelForCausalLM, "organization/model")
+
+
+@pytest.fixture
+def in_place(monkeypatch):
+    """Nothing is restored to a temporary folder."""
+
+    def refuse(*args, **options):
+        raise AssertionError("files are restored")
+
+    monkeypatch.setattr(huggingface, "restored_folder", refuse)
+
+
+def states_of(model):
+    """What a model is beside its weights, but for where it comes from."""
+    config = {name: value for name, value in model.config.to_dict().items() if name != "_name_or_path"}
+    return type(model), model.training, config, model.generation_config.to_dict()
+
+
+@pytest.mark.parametrize("shards", ["50GB", "100KB"])
+@pytest.mark.parametrize("of_config", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", [
+    {}, {"dtype": torch.float16}, {"dtype": "auto"}, {"device_map": {"": "cpu"}}, {"output_attentions": True},
+    {"attn_implementation": "eager", "variant": "small"}, {"output_loading_info": True},
+], ids=str)  # fmt: skip
+def test_a_model_is_the_one_that_is_loaded_from_plain_files(tmp_path, in_place, shards, of_config, options):
+    model = new_model().to(of_config)
+    model.config.dtype = of_config
+    model.generation_config.max_new_tokens = 7
+    saving = {"max_shard_size": shards, "variant": options.get("variant")}
+    model.save_pretrained(tmp_path / "plain", **saving)
+    save_pretrained(model, tmp_path / "gc", **saving)
+    for kind in (AutoModelForCausalLM, GPT2LMHeadModel):
+        expected = kind.from_pretrained(tmp_path / "plain", **options)
+        found = from_pretrained(kind, tmp_path / "gc", **options)
+        if "output_loading_info" in options:
+            (expected, report), (found, found_report) = expected, found
+            assert found_report == report
+        assert states_of(found) == states_of(expected)
+        assert found.dtype == expected.dtype
+        assert same(found, expected)
+
+
+def test_what_needs_files_is_restored_first(tmp_path):
+    """A plain file that is newer, a shard without an archive, and options that speak of files."""
+    old, new = new_model(), new_model()
+    torch.nn.init.ones_(new.lm_head.weight)
+    save_pretrained(old, tmp_path)
+    assert same(old, from_pretrained(AutoModelForCausalLM, tmp_path, trust_remote_code=True))
+    new.save_pretrained(tmp_path)
+    assert same(new, from_pretrained(AutoModelForCausalLM, tmp_path))
+    save_pretrained(new, tmp_path / "shards", max_shard_size="100KB")
+    archive = sorted((tmp_path / "shards").glob("model-*.gc"))[0]
+    gcodec.decompress_file(archive)
+    archive.unlink()
+    assert same(new, from_pretrained(AutoModelForCausalLM, tmp_path / "shards"))
+
+
+def test_a_missing_tensor_is_reported_and_drawn_as_transformers_does(tmp_path, in_place):
+    model = new_model()
+    state = {name: value for name, value in model.state_dict().items() if "mlp" not in name and "lm_head" not in name}
+    model.config.save_pretrained(tmp_path)
+    gcodec.save_file(state, tmp_path / "model.safetensors.gc")
+    loaded, report = from_pretrained(AutoModelForCausalLM, tmp_path, output_loading_info=True)
+    assert all("mlp" in name for name in report["missing_keys"]) and report["missing_keys"]
+    assert torch.equal(loaded.transformer.wte.weight, model.transformer.wte.weight)
 
 
 class Words(torch.utils.data.Dataset):
