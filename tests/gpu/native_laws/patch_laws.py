@@ -126,7 +126,8 @@ def patches_made(memory: HostThreads, effort: int) -> None:
         product(("float32", "bfloat16", "float16", "float8_e4m3fn"), (0.0, 0.002, 0.03, 0.3))
     ):
         here = memory.standing_for(STANDS_FOR[name])
-        for n, log2s, least in ((700_001, None, 1 << 14), (20_000, (11, 8), 256), (300, (10, 6), 256)):
+        of_usual_blocks = 700_001 if effort > 1 else 200_001
+        for n, log2s, least in ((of_usual_blocks, None, 1 << 14), (20_000, (11, 8), 256), (300, (10, 6), 256)):
             base = np.resize(Case(name, "gaussian").bits.reshape(-1), n).copy()
             wanted = near(base, share, number)
             wanted[n // 2 : n // 2 + (900 if share == 0.03 and n > 20_000 else 0)] ^= 1  # one block becomes raw
