@@ -22,7 +22,7 @@ from ..kernels.entropy.changes import (
 )
 from ..kernels.entropy.encode_streams import checksum
 from ..kernels.entropy.prefix_code import MAX_LENGTH, TABLE_SIZE
-from .codebook import BY_ID
+from .codebook import BY_ID, MAX_SYMBOLS
 
 CHANGES = 3  #: kind of record
 MAX_CHANGE_CODEBOOKS = 16
@@ -177,7 +177,7 @@ def _array(lengths: bytes) -> np.ndarray:
 def _codes_of(lengths: bytes) -> np.ndarray:
     """Return the canonical codes of code lengths: uint32[n]. Raises Corruption unless it is complete or empty."""
     codes, following = np.zeros(256, np.uint32), np.empty(MAX_LENGTH + 1, np.uint32)
-    total = prefix_code.canonical_codes(_array(lengths.ljust(256, b"\0")), following, codes)
+    total = prefix_code.canonical_codes(_array(lengths.ljust(256, b"\0")), MAX_SYMBOLS, following, codes)
     if any(lengths) and total != 1 << MAX_LENGTH:
         raise Corruption("codebook of changes: its code lengths do not make complete prefix codes")
     return codes[: len(lengths)]

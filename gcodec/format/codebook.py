@@ -131,7 +131,7 @@ class Codebook:
         """
         codes = np.zeros(256, np.uint32)
         following = np.empty(MAX_LENGTH + 1, np.uint32)
-        if prefix_code.canonical_codes(self.length_array, following, codes) != 1 << MAX_LENGTH:
+        if prefix_code.canonical_codes(self.length_array, MAX_SYMBOLS, following, codes) != 1 << MAX_LENGTH:
             raise Corruption("codebook: its code lengths do not make a complete prefix code")
         return codes
 

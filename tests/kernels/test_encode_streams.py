@@ -28,7 +28,7 @@ CODES = {
 def codes_of(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the codes of symbols, and the table to encode with."""
     codes, table = np.zeros(256, np.uint32), np.zeros(256, np.uint32)
-    assert canonical_codes(lengths, np.zeros(MAX_LENGTH + 1, np.uint32), codes) == 1 << MAX_LENGTH
+    assert canonical_codes(lengths, ESCAPE - 1, np.zeros(MAX_LENGTH + 1, np.uint32), codes) == 1 << MAX_LENGTH
     encode_table(lengths, codes, table)
     return codes, table
 

@@ -153,7 +153,7 @@ def _fill_books(frame, at, end, n_books, most, form, known, memory):
         lengths, codes = memory.lengths, memory.codes
         for symbol in range(256):
             codes[symbol] = np.uint32(0)
-        if canonical_codes(lengths, memory.following, codes) != 1 << MAX_LENGTH:
+        if canonical_codes(lengths, memory.ranges[0, 1], memory.following, codes) != 1 << MAX_LENGTH:
             return np.int64(-1)
         fill_tables(k, memory.ranges, lengths, form.head_bits, form.marks, form.shifts, memory.books)
         memory.books.escape_code[k] = codes[ESCAPE]

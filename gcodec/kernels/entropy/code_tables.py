@@ -92,7 +92,8 @@ def fill_encoders(codebook_ranges, code_lengths, head_bits, level_marks, level_s
         fill_tables(k, codebook_ranges[k], code_lengths[k], head_bits, level_marks, level_shifts, books)
         # The scratch holds the code before, which may have had an escape where this one has none.
         codes[ESCAPE] = U32(0)
-        complete = canonical_codes(code_lengths[k], following, codes) == 1 << MAX_LENGTH and complete
+        total = canonical_codes(code_lengths[k], books.n_symbols[k], following, codes)
+        complete = total == 1 << MAX_LENGTH and complete
         books.escape_code[k] = codes[ESCAPE]
         encode_table(code_lengths[k], codes, books.table[k])
     return complete

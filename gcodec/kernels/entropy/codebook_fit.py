@@ -413,6 +413,11 @@ def _groups_of(counts, used, every, rules):
         rules: :class:`FitRules`.
     """
     (n_rows, n_bins), n_used, n = counts.shape, len(used), 1
+    if n_used == 1:
+        alone = np.empty((1, n_bins), np.int64)
+        for i in range(n_bins):
+            alone[0, i] = counts[used[0], i]
+        return alone
     some, groups = np.empty((n_used, n_bins), np.uint32), np.zeros((min(rules.max_books, n_used), n_bins), np.uint32)
     for k in range(n_used):
         for i in range(n_bins):

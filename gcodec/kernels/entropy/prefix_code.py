@@ -146,7 +146,7 @@ def huffman(counts, order, weight, parent, lengths):
 
 
 @kernel
-def canonical_codes(lengths, following, codes):
+def canonical_codes(lengths, n_symbols, following, codes):
     """Find canonical codes, bit-reversed so that the first bit is the lowest (docs/format.md section 5).
 
         lengths    a 1, b 3, c 3, d 2        codes by (length, symbol): a 0, d 10, b 110, c 111
@@ -154,6 +154,7 @@ def canonical_codes(lengths, following, codes):
 
     Args:
         lengths: uint8[256], 0 for no code.
+        n_symbols: symbols besides zero and the escape: no code has a higher number than this, but the escape.
         following: uint32[MAX_LENGTH + 1], scratch: the next code of each length.
         codes: uint32[256], result, where there is a code.
 
@@ -162,9 +163,10 @@ def canonical_codes(lengths, following, codes):
     """
     for length in range(MAX_LENGTH + 1):
         following[length] = U32(0)
-    for symbol in range(256):
-        if lengths[symbol] <= MAX_LENGTH:
-            following[lengths[symbol]] += U32(1)
+    for k in range(n_symbols + 2):
+        length = lengths[k if k <= n_symbols else ESCAPE]
+        if length <= MAX_LENGTH:
+            following[length] += U32(1)
     # Two uses of `following`: how many codes of each length there are becomes the first code of that length. As in
     # Deflate: the first code of a length is the one after the last of the length before, with a 0 behind it.
     code, kraft = 0, 0
@@ -174,7 +176,8 @@ def canonical_codes(lengths, following, codes):
         following[length] = U32(code)
         code += number
         kraft += number << (MAX_LENGTH - length)
-    for symbol in range(256):
+    for k in range(n_symbols + 2):
+        symbol = k if k <= n_symbols else ESCAPE
         length = np.int64(lengths[symbol])
         if 0 < length <= MAX_LENGTH:
             #     code          0000000000000110      110 of 3 bits, first bit highest, as it is counted
