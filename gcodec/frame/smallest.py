@@ -75,10 +75,12 @@ def _usual(options: EncoderOptions) -> EncoderOptions:
 
 def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Do what :func:`encode_array` does, once."""
-    profile = profile_of(request.values) if len(request.values.bits) else 0
-    smallest: bytes | memoryview | None = None if profile else encode_short(request)
-    if smallest is not None:
-        return copied_to_caller(smallest, out)
+    short, profile = encode_short(request)
+    if short is not None:
+        return short if out is None else copied_to_caller(short, out)
+    if profile is None:
+        profile = profile_of(request.values) if len(request.values.bits) else 0
+    smallest: bytes | memoryview | None = None
     ways = _ways(request, profile)
     for asked, plan, is_only, least_bytes in ways:
         frame = encode_values(asked, plan, out if is_only else None)

@@ -225,7 +225,7 @@ def _write_parts(writer: FrameWriter, out: np.ndarray, ordered: OrderedWriter, b
 #: Blocks that a thread encodes at a time: few, so that all end together, but not so few that threads do little but take
 #: turns at the interpreter; of small arrays so many that each thread has a few parts.
 _MIN_BATCH, _MAX_BATCH, _PARTS = 8, 32, 4
-_seal_prelude = Specialized(seal_prelude)
+seal = Specialized(seal_prelude)
 
 
 _BASE = np.zeros(0, np.float32)  #: the template that stands for the base
@@ -241,7 +241,7 @@ def seal_start(start: Start, sizes: np.ndarray, frame_bytes: int, out: np.ndarra
         out: uint8, of at least ``start.prelude_bytes``, result.
     """
     head, index_at, prelude_bytes = start
-    _seal_prelude[None](out, np.frombuffer(head, np.uint8), index_at, prelude_bytes, frame_bytes, sizes)
+    seal[None](out, np.frombuffer(head, np.uint8), index_at, prelude_bytes, frame_bytes, sizes)
 
 
 def start_of_changes(values: Values, codebook: ChangeCodebook, base_hash: int, block_log2: int) -> Start:

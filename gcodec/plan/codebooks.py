@@ -236,6 +236,23 @@ class FitForm:
         """Return memory for as many codebooks as a frame may have."""
         return codebook_fit.FitMemory(_new_books(*self._size), empty_books(self._size[0], decode=False))
 
+    def make(
+        self,
+        counts: np.ndarray,
+        every: int,
+        exact: bool,
+        may_be_shipped: bool,
+        memory: codebook_fit.FitMemory,
+        choice: np.ndarray,
+    ) -> tuple[int, int]:
+        """Make codebooks as :meth:`fit` does, in memory of the caller's; return how many there are, and the number of
+        the one that comes with gcodec, or -1."""
+        shipped = self._shipped if may_be_shipped else self._none
+        made: tuple[int, int] = _fit_books[None](
+            counts, every, exact, self._rules, shipped.tables, self._planes, memory, choice
+        )
+        return made
+
     def fit(
         self, counts: np.ndarray, every: int, exact: bool, may_be_shipped: bool, choice: np.ndarray
     ) -> FittedCodebooks | GivenCodebooks:
@@ -253,10 +270,9 @@ class FitForm:
             The codebooks; none if there are no heads to make one for.
         """
         memory = acquire(self.key, self.new_memory)
-        shipped = self._shipped if may_be_shipped else self._none
-        n, number = _fit_books[None](counts, every, exact, self._rules, shipped.tables, self._planes, memory, choice)
+        n, number = self.make(counts, every, exact, may_be_shipped, memory, choice)
         if n:
-            return FittedCodebooks(memory, n, shipped.codebooks[number] if number >= 0 else None, self, choice)
+            return FittedCodebooks(memory, n, self._shipped.codebooks[number] if number >= 0 else None, self, choice)
         release(self.key, memory)
         return no_codebooks(len(counts))
 

@@ -178,7 +178,7 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
         The array as indices; None if no dictionary has nearly all of its values.
     """
     values, dtype, shape, _ = request.values
-    if not _repeats(values):  # most arrays
+    if not repeats(values):  # most arrays
         return None
     threads = n_threads(request.threads, len(values))
     sample = spread_sample(values, _SAMPLE)
@@ -200,7 +200,7 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
     return min(found, key=lambda indexing: indexing.bits(dtype.bits))
 
 
-def _repeats(values: np.ndarray) -> bool:
+def repeats(values: np.ndarray) -> bool:
     """Return True if neighboring values repeat each other, as ``repeats_values`` looks for it."""
     kind = "windows", values.dtype
     marks, seen = acquire(kind, lambda: (np.empty(1 << MARKS_LOG2, np.uint16), np.empty(WINDOW, values.dtype)))

@@ -44,14 +44,14 @@ def with_other_heads(
     for other, n_more, min_values in ((signed, 0, MIN_SIGNED_VALUES), (fine, 3, MIN_FINE_VALUES)):
         if other is None or len(values) < (MIN_SIGNED_VALUES if smallest else min_values):
             continue
-        if smallest or _have_telling_bits(values, dtype, n_more):
+        if smallest or have_telling_bits(values, dtype, n_more):
             columns = with_sign(first.columns, other.head_bits - dtype.head_bits)
             candidate = planner.best(other, [first.stream_log2], columns)
             results.append((candidate, 0.0 if smallest else other.min_saving))
     return results
 
 
-def _have_telling_bits(values: np.ndarray, dtype: DType, n_more: int) -> bool:
+def have_telling_bits(values: np.ndarray, dtype: DType, n_more: int) -> bool:
     """Return True if the signs of an array, and ``n_more`` mantissa bits, may be worth a place in the head. ``values``:
     uintW[n]."""
     counts = np.zeros(MAX_TOLD_HEADS << n_more + 1, np.uint32)

@@ -262,7 +262,7 @@ _Ways = list[tuple[Candidate, float]]
 
 
 def _candidates(
-    planner: SamplePlanner, form: _PlanForm, dtype: DType, columns: tuple[ColumnReferences, ...], tables: Tables | None
+    planner: SamplePlanner, form: PlanForm, dtype: DType, columns: tuple[ColumnReferences, ...], tables: Tables | None
 ) -> tuple[Candidate, _Ways]:
     """Return the way to code an array that samples promise to be smallest with the usual head, and those with others.
 
@@ -347,7 +347,7 @@ def least_bits(request: EncodeRequest, block: int) -> float:
     return float(tail_bits * int(np.count_nonzero(values)))
 
 
-class _PlanForm:
+class PlanForm:
     """Holds what planning depends on, beside the values: one object for each combination.
 
     Args:
@@ -361,6 +361,7 @@ class _PlanForm:
         shapes: Shapes of the tensors in the array; empty where their rows do not matter.
 
     Attributes:
+        n_values: Number of values.
         sampling: What comparing candidates depends on.
         has_levels: True if there are several levels.
         references: True if sub-streams may have references of their own.
@@ -386,6 +387,7 @@ class _PlanForm:
         shapes: tuple[tuple[int, ...], ...],
     ) -> None:
         n_levels, unused_bits, smallest = len(layout.levels), dtype.tail_bits - layout.most_kept, options.smallest
+        self.n_values = n_values
         self.sampling = sampling_form(n_values, n_levels, block, unused_bits, fixed is not None, smallest)
         self.has_levels, self.references = n_levels > 1, options.references if fixed is None else fixed
         self.is_fixed, self.smallest = fixed is not None, smallest
@@ -400,16 +402,16 @@ class _PlanForm:
         self.lengths = stream_lengths(dtype, self.rows, n_values, smallest)
 
 
-_form_of = lru_cache(256)(_PlanForm)
+plan_form = lru_cache(256)(PlanForm)
 
 
-def _form_for(request: EncodeRequest, block: int) -> _PlanForm:
+def _form_for(request: EncodeRequest, block: int) -> PlanForm:
     """Return what planning an array depends on, beside its values; arguments as of :func:`make_plan`."""
     (values, dtype, shape, _), layout, _, options, _, _, fixed, shapes, _, standalone, _ = request
     matters = len(values) >= MIN_ROW_VALUES and (options.prediction or options.columns)
     tensors = tuple(map(tuple, shapes or (shape,))) if matters else ()
     references = None if fixed is None else fixed.references
-    return _form_of(len(values), dtype, layout, options, block, references, standalone, tensors)
+    return plan_form(len(values), dtype, layout, options, block, references, standalone, tensors)
 
 
 def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: bool) -> Sample:
@@ -544,10 +546,10 @@ def _expected_bits(
     expected = np.empty(len(counts))
     if len(kept) > 1:
         tail_bits, costs = 0, costs + tail_costs(kept)
-    return expected, _expect_bits[None](counts, costs, books.choice, tail_bits, every, stream_bits, expected)
+    return expected, expect_bits[None](counts, costs, books.choice, tail_bits, every, stream_bits, expected)
 
 
-_expect_bits = Specialized(codebook_fit.expect_bits)
+expect_bits = Specialized(codebook_fit.expect_bits)
 
 
 def _choose(n_codebooks: int, costs: np.ndarray | None, counts: np.ndarray, threads: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from ..tensors import Values
 _APART = 27146  #: in 2**16: the share of an array by which the places of a sample lie apart, √2 - 1
 #: In types with longer heads than this, -0, infinity and NaN lie too far from others to have codes.
 CODED_HEAD_BITS = 8
-_look_at = Specialized(kernels.look_at)
+look_at = Specialized(kernels.look_at)
 
 
 def profile_of(values: Values, drop: int = 0) -> int:
@@ -32,8 +32,7 @@ def profile_of(values: Values, drop: int = 0) -> int:
     """
     bits, dtype, _, _ = values
     n = len(bits)
-    step = step_between(n) if n > kernels.N_PLACES else 1
-    flags: int = _look_at[dtype.bits, bits.flags.aligned](bits, step, rules_of(dtype, drop))
+    flags: int = look_at[dtype.bits, bits.flags.aligned](bits, look_step(n), rules_of(dtype, drop))
     return flags
 
 
@@ -50,6 +49,11 @@ def rules_of(dtype: DType, drop: int) -> kernels.LookRules:
     compared = np.array([dtype.infinity, 1 << dtype.bits - 1, *low], dtype.uint)
     has_codes = dtype.head_bits == CODED_HEAD_BITS and tail_bits > 0
     return kernels.LookRules(compared, tail_bits > 0, drop + VERY_SHORT_BITS < tail_bits, has_codes)
+
+
+def look_step(n_values: int) -> int:
+    """Return how far apart the places of an array lie that are looked at."""
+    return step_between(n_values) if n_values > kernels.N_PLACES else 1
 
 
 @lru_cache(1024)

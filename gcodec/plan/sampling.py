@@ -16,9 +16,8 @@ from ..dtypes import DType
 from ..format.columns import ColumnReferences, for_kernels
 from ..kernels.core.bundles import SampleScratch, SampleSpec
 from ..kernels.core.specialized import Specialized
-from ..kernels.sample import code_costs, count
+from ..kernels.sample import code_costs, count, count_both
 from ..kernels.sample.compared_heads import N_FOUND
-from ..kernels.sample.count_both import weigh_both_heads
 from ..memory import acquire, release
 from ..threads import run_batches
 from .codebooks import n_bins_of, window_of
@@ -223,8 +222,8 @@ def take_sample(
     return sample
 
 
-_count_sample, _weigh_sample = Specialized(count.count_sample), Specialized(count.weigh_sample)
-_weigh_both_heads = Specialized(weigh_both_heads)
+_count_sample, weigh_sample = Specialized(count.count_sample), Specialized(count.weigh_sample)
+weigh_both_heads = Specialized(count_both.weigh_both_heads)
 
 
 class SampleExtent(NamedTuple):
@@ -307,7 +306,7 @@ class SampleForm:
         """Count a sample, and return the bits that it takes with heads relative to each block's mean, and to each
         sub-stream's; arguments as of :class:`SamplePlanner` and :func:`take_sample`."""
         scratch = acquire(self.key, self.scratch)
-        bits: tuple[float, float] = _weigh_sample[self.types](
+        bits: tuple[float, float] = weigh_sample[self.types](
             values, levels, self.spec, self.weights, for_kernels(columns), scratch, self.n_rows, sample.counts
         )
         release(self.key, scratch)
@@ -390,11 +389,14 @@ class Candidate(NamedTuple):
 def cheapest(candidates: Sequence[Candidate]) -> Candidate:
     """Return the candidate of the fewest bits, raised by what short sub-streams cost in speed."""
 
-    def price(candidate: Candidate) -> tuple[float, int]:
-        log2 = candidate.stream_log2
-        return candidate.bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - log2, 0)), log2
+    if len(candidates) == 1:
+        return candidates[0]
+    return min(candidates, key=lambda candidate: price_of(candidate.bits, candidate.stream_log2))
 
-    return candidates[0] if len(candidates) == 1 else min(candidates, key=price)
+
+def price_of(bits: float, stream_log2: int) -> tuple[float, int]:
+    """Return what is compared of two ways to code an array; arguments as the attributes of :class:`Candidate`."""
+    return bits * (1 + _SHORTER_GAIN * max(STREAM_LOG2 - stream_log2, 0)), stream_log2
 
 
 class SamplingForm(NamedTuple):
@@ -497,7 +499,7 @@ class SamplePlanner(NamedTuple):
         samples, scratch = [form.new_sample() for form in forms], acquire(forms[0].key, forms[0].scratch)
         self.made.extend(samples)
         asked = [part for form in forms for part in (form.spec, form.weights)]
-        bits = _weigh_both_heads(None, self.values, *asked, scratch, samples[0].counts, samples[1].counts)
+        bits = weigh_both_heads(None, self.values, *asked, scratch, samples[0].counts, samples[1].counts)
         release(forms[0].key, scratch)
         found = []
         for dtype, sample, (plain, relative) in zip((usual, wide), samples, bits, strict=True):

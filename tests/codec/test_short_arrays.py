@@ -20,12 +20,16 @@ from gcodec.plan.request import EncodeRequest
 from tests.support.bit_patterns import KINDS, from_floats, noise, specials, typed
 from tests.support.cases import CASES
 
-#: About the ends of sub-streams, the fewest bytes of an array that is coded, and the most values of a short one.
+#: About the ends of sub-streams, the fewest bytes of an array that is coded, the fewest values for which other heads,
+#: rows and repetitions are looked for, a block, and the most values of a short array.
 SIZES = (33, 64, 65, 128, 129, 255, 256, 257, 511, 512, 513, 1000, 1024, 2048, 4095, 4096, 4097)
+LONGER_SIZES = (8191, 8192, 16383, 16384, 16385, 20000, 32767, 32768, 32769)
 OPTIONS = (
     EncoderOptions(),
     EncoderOptions(references=False),
     EncoderOptions(max_codebooks=1, max_length=7),
+    EncoderOptions(wide_heads=False, indexed=False),
+    EncoderOptions(prediction=False),
     LITERAL_GCOMP,
 )
 
@@ -35,10 +39,10 @@ def noted() -> Iterator[list[bool]]:
     """Note of each array that is asked for as a short one whether it was encoded as such."""
     notes: list[bool] = []
 
-    def encode_noted(request: EncodeRequest) -> bytes | None:
-        frame = encode_short(request)
+    def encode_noted(request: EncodeRequest) -> tuple[bytes | None, int | None]:
+        frame, profile = encode_short(request)
         notes.append(frame is not None)
-        return frame
+        return frame, profile
 
     with patch.object(smallest, "encode_short", encode_noted):
         yield notes
@@ -47,7 +51,7 @@ def noted() -> Iterator[list[bool]]:
 def both_frames(values: np.ndarray, dtype: str, options: EncoderOptions) -> tuple[bytes, bytes]:
     """Return the frames of an array by few calls, where it is short, and by all steps."""
     few = gcodec.encode(values, dtype=dtype, options=options)
-    with patch.object(smallest, "encode_short", lambda request: None):
+    with patch.object(smallest, "encode_short", lambda request: (None, None)):
         return few, gcodec.encode(values, dtype=dtype, options=options)
 
 
@@ -84,8 +88,43 @@ def test_short_arrays_have_the_frames_of_all_steps(
     assert few == all_steps
 
 
+@given(
+    st.sampled_from(list(BY_NAME)),
+    st.sampled_from(LONGER_SIZES) | st.integers(4096, 33_000),
+    st.sampled_from((1, 2, 32, 48, 64, 128, 200)),
+    st.sampled_from(OPTIONS),
+    st.integers(0, 2**32),
+    st.sampled_from(("plain", "columns", "rows", "uniform", "few", "positive", "two scales", "special")),
+)
+@settings(max_examples=150)
+def test_longer_arrays_and_matrices_have_the_frames_of_all_steps(
+    dtype: str, n: int, columns: int, options: EncoderOptions, seed: int, how: str
+) -> None:
+    kind, rng = KINDS[dtype], np.random.default_rng(seed)
+    n_rows = n // columns
+    values = rng.standard_normal((n_rows, columns))
+    if how == "columns":
+        values *= np.exp2(-rng.uniform(0, 6, columns))
+    elif how == "rows":
+        values = np.outer(np.exp(values[:, 0]), values[0]) * (1 + rng.uniform(0, 1e-3, values.shape))
+    elif how == "uniform":
+        values = rng.uniform(1, 2, values.shape)
+    elif how == "few":
+        values = rng.choice(values.reshape(-1)[:7], values.shape)
+    elif how == "positive":
+        values = values**2
+    elif how == "two scales":
+        values *= np.where(np.arange(n_rows)[:, None] < n_rows // 2, 1, 1e-3)
+    flat = from_floats(kind, values.reshape(-1))
+    if how == "special":
+        flat = np.where(rng.random(flat.size) < 0.04, rng.choice(specials(kind), flat.size), flat)
+    matrix = typed(dtype, flat.astype(kind.container)).reshape(values.shape)
+    few, all_steps = both_frames(matrix, dtype, options)
+    assert few == all_steps
+
+
 @pytest.mark.parametrize("dtype", ("float32", "bfloat16", "float16", "float64"))
-@pytest.mark.parametrize("n", (257, 1024, 4095))
+@pytest.mark.parametrize("n", (257, 1024, 4095, 4096, 16384, 32768))
 def test_usual_short_arrays_are_encoded_by_few_calls(dtype: str, n: int) -> None:
     values = typed(dtype, from_floats(KINDS[dtype], np.random.default_rng(n).standard_normal(n)))
     with noted() as notes:
