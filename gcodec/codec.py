@@ -256,7 +256,7 @@ def decode(
         Unsupported: If the frame needs a codebook, a base or a version that is not there.
         LimitExceeded: If the frame decodes to more than ``max_output_bytes`` or than there is memory for.
     """
-    there = [x for x in (data, base, out) if _is_on_gpu(x)]
+    there = () if type(data) is bytes and base is None is out else [x for x in (data, base, out) if _is_on_gpu(x)]
     if (device is None and not there) or str(device) == "cpu":
         if _is_on_gpu(data):
             data = data.cpu().numpy()
@@ -303,15 +303,18 @@ def _decode_small(
     frame: SmallFrame, out: Any, like: str | None, threads: int | None, max_output_bytes: int | None
 ) -> Any:
     """Decode a small frame; None if it is not as usual. Arguments and errors as for :func:`decode`."""
-    check_threads(threads)
-    container, dtype = _container(like, frame.container), frame.dtype
-    _check_limit(frame.n_values * dtype.itemsize, max_output_bytes)
+    data, form, n_books = frame
+    if threads is not None:
+        check_threads(threads)
+    container = form.container if like is None else _container(like, form.container)
+    if max_output_bytes is not None:
+        _check_limit(form.n_bytes, max_output_bytes)
     if out is None:
-        result, bits, _ = _new_arrays(dtype, frame.shape, container)
+        result, bits, _ = _new_arrays(form.dtype, form.shape, container)
     else:
-        result, bits = out, output_bits(out, dtype.narrow, frame.n_values)
-        _check_apart(bits, frame.data)
-    return result if frame.decode(bits) else None
+        result, bits = out, output_bits(out, form.dtype.narrow, form.n_values)
+        _check_apart(bits, data)
+    return result if form.decode(data, n_books, bits) else None
 
 
 def _check_apart(out: np.ndarray, data: np.ndarray) -> None:

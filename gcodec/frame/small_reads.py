@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,20 +18,20 @@ from ..dtypes import BY_CODE, DType
 from ..format.columns import for_kernels
 from ..format.limits import MAX_DIMENSIONS
 from ..format.modes import lossless
-from ..format.prelude import CONTAINERS, HEADER, HEADER_BYTES, MAGIC, VERSION, bare_start, start_of
+from ..format.prelude import CONTAINERS, HEADER_BYTES, MAGIC, N_RECORDS_AT, VERSION, bare_start, start_of
 from ..format.tables import empty_books, tables_of_planes
 from ..kernels.block.decode import CodedDecoding
 from ..kernels.block.header import OK
 from ..kernels.block.whole_read import KnownBooks, ReadForm, ReadMemory, read_whole
-from ..kernels.core.bundles import FloatBits, FrameBlocks, Geometry, Planes
+from ..kernels.core.bundles import FrameBlocks, Geometry, Scratch
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH, TABLE_SIZE
-from ..kernels.planes.layout_types import Layout
 from ..memory import acquire, release, scratch_for
 from ..plan.codebooks import shipped_for
 from .coded_blocks import decode_coded_blocks, form_of
 from .decode import margin
 from .sizes import block_log2
+from .writer import block_sizes
 
 #: Beyond so many values, threads may decode them, and the calls' share of the time is small.
 MAX_SMALL_VALUES = (1 << 18) - 1
@@ -40,33 +40,101 @@ _STREAM_LOG2 = (8, 9)  #: as this encoder writes them
 #: Symbols of an entry of the decoding table, by values of a codebook up to which they are worth making no more.
 _SYMBOLS_OF_ENTRY = ((12 << 10, 1), (64 << 10, 3))
 _NO_COLUMNS = for_kernels(())
+_MAX_START = HEADER_BYTES + 8 * MAX_DIMENSIONS  #: bytes of a header and a shape
 _read_whole = Specialized(read_whole)
+_tuple: Any = tuple.__new__  # of named tuples: the classes themselves are functions of Python
 
 
-class _Form(NamedTuple):
-    """Holds what depends on a frame's type and shape alone.
+class _Memory(NamedTuple):
+    """The memory that small frames of a kind are decoded in.
 
     Attributes:
-        dtype: The value type, perhaps with a wide head.
-        layout: Layout of its planes.
-        float_bits: The type as the kernels take it.
-        planes: Its planes.
-        geometry: Sizes of the array and its parts.
-        n_blocks: Number of its blocks.
-        read: What the kernel takes of all this.
-        scratch_key: What the pool knows the scratch by.
-        n_margin: Bytes past a block that may be read.
+        read: What the kernel reads a frame to.
+        scratch: Scratch of decoding.
+        tail: The blocks in the tail.
     """
 
-    dtype: DType
-    layout: type[Layout]
-    float_bits: FloatBits
-    planes: Planes
-    geometry: Geometry
-    n_blocks: int
-    read: ReadForm
-    scratch_key: tuple[object, ...]
-    n_margin: int
+    read: ReadMemory
+    scratch: Scratch
+    tail: FrameBlocks
+
+
+class _Form:
+    """Holds what depends on a frame's type and shape alone: one object for each combination.
+
+    Args:
+        dtype: The value type, perhaps with a wide head.
+        container: As in the prelude.
+        shape: The array's shape.
+        stream_log2: log2 of the values per sub-stream.
+
+    Attributes:
+        dtype: The same, like the next two.
+        container: The same.
+        shape: The same.
+        n_values: Number of values.
+        n_bytes: Their bytes.
+    """
+
+    def __init__(self, dtype: DType, container: int, shape: tuple[int, ...], stream_log2: int) -> None:
+        layout, log2, n_values = lossless(dtype), block_log2(dtype), math.prod(shape)
+        kind, float_bits, masks = form_of(dtype, layout.widths, layout.levels)
+        marks, shifts, planes = tables_of_planes(layout.widths, masks, dtype.tail_bits)
+        bare = bare_start(dtype, layout.mode, container, shape, log2, stream_log2, layout.widths, layout.levels)
+        self.dtype, self.container, self.shape = dtype, container, shape
+        self.n_values, self.n_bytes = n_values, n_values * dtype.itemsize
+        self._block, self._stream, self._n_blocks = 1 << log2, 1 << stream_log2, -(-n_values >> log2)
+        self._layout, self._margin = kind, margin(self._stream, dtype.head_bits)
+        start = np.frombuffer(start_of(bare, self._n_blocks, ()).start, np.uint8)
+        self._read = ReadForm(dtype.head_bits, marks, shifts, start, self._n_blocks, self._margin)
+        self._known, self._types = _known(dtype), ((dtype, kind, False), (dtype, kind, True))
+        self._coding = Geometry(n_values, self._block, self._stream), float_bits, _NO_COLUMNS
+        self._planes, self._keys = planes, [("small frame", dtype, stream_log2, n) for n in range(_MAX_BOOKS + 1)]
+        #: Symbols of an entry of the table, by the number of codebooks.
+        self._most = [
+            next((most for up_to, most in _SYMBOLS_OF_ENTRY if n_values // max(n, 1) < up_to), 6)
+            for n in range(_MAX_BOOKS + 1)
+        ]
+
+    def new_memory(self, n_books: int) -> _Memory:
+        """Return memory for frames of so many codebooks."""
+        raw, _ = block_sizes(self.dtype, block_log2(self.dtype))
+        read = ReadMemory(
+            empty_books(n_books, decode=True),
+            np.zeros(_MAX_RECORD_BYTES * _MAX_BOOKS, np.uint8),
+            np.array([-1, 0]),
+            np.zeros((1, 2), np.int64),
+            np.zeros(256, np.uint8),
+            np.zeros(MAX_LENGTH + 1, np.uint32),
+            np.zeros(ESCAPE + 1, np.uint32),
+            np.zeros((2, TABLE_SIZE), np.uint8),
+            np.zeros(_MAX_BLOCKS, np.int64),
+            np.zeros(_MAX_BLOCKS, np.int64),
+            np.zeros(raw + 2 * self._margin, np.uint8),
+        )
+        scratch = scratch_for(self.dtype, self._block, self._stream, self._layout, decode=True)
+        return _Memory(read, scratch, FrameBlocks(read.tail, read.offsets, read.sizes))
+
+    def decode(self, data: np.ndarray, n_books: int, out: np.ndarray) -> bool:
+        """Decode a frame of so many codebooks, as :meth:`SmallFrame.decode` does."""
+        key = self._keys[n_books]
+        memory = acquire(key, lambda: self.new_memory(n_books))
+        read, scratch, tail = memory
+        end, types = self._n_blocks, self._types[out.flags.aligned]
+        first = _read_whole[None](data, self._most[n_books], self._read, self._known, read)
+        done = first >= 0
+        if done:
+            coding = _tuple(CodedDecoding, (*self._coding, read.books, self._planes))
+            code = decode_coded_blocks[types]
+            if first:
+                blocks = FrameBlocks(data, read.offsets, read.sizes)
+                status, reached = code(blocks, 0, first, coding, scratch, out, 0)
+                done = status == OK and reached == first
+            if done:
+                status, reached = code(tail, first, end, coding, scratch, out, 0)
+                done = status == OK and reached == end
+        release(key, memory)
+        return done
 
 
 class SmallFrame(NamedTuple):
@@ -74,61 +142,29 @@ class SmallFrame(NamedTuple):
 
     Attributes:
         data: uint8[n], the frame.
-        dtype: The value type.
-        shape: The array's shape.
-        container: As in the prelude.
-        n_values: Number of values.
+        form: What depends on its type and shape.
         n_books: Number of codebooks.
-        stream_log2: log2 of the values per sub-stream.
     """
 
     data: np.ndarray
-    dtype: DType
-    shape: tuple[int, ...]
-    container: int
-    n_values: int
+    form: _Form
     n_books: int
-    stream_log2: int
+
+    @property
+    def dtype(self) -> DType:
+        """The value type."""
+        return self.form.dtype
+
+    @property
+    def n_values(self) -> int:
+        """Number of values."""
+        return self.form.n_values
 
     def decode(self, out: np.ndarray) -> bool:
         """Decode the frame to ``out``, uintW[n_values]; return False, with ``out`` perhaps partly written, if anything
         is not as usual, or damaged."""
-        form = _form_of(self.dtype, self.container, self.shape, self.stream_log2)
-        key = "small frame to read", self.dtype, self.n_books
-        memory = acquire(key, lambda: _new_memory(self.n_books))
-        n_of_book = self.n_values // max(self.n_books, 1)
-        most = next((most for up_to, most in _SYMBOLS_OF_ENTRY if n_of_book < up_to), 6)
-        first = _read_whole(None, self.data, form.n_blocks, most, form.read, _known(self.dtype), memory)
-        done = first > 0 and self._decode_blocks(form, memory, out)
-        release(key, memory)
-        return done
-
-    def _decode_blocks(self, form: _Form, memory: ReadMemory, out: np.ndarray) -> bool:
-        """Decode the blocks; return False if one is of another kind, or damaged."""
-        data, sizes, offsets, end = self.data, memory.sizes, memory.offsets, form.n_blocks
-        coding = CodedDecoding(form.geometry, form.float_bits, _NO_COLUMNS, memory.books, form.planes)
-        scratch = acquire(
-            form.scratch_key,
-            lambda: scratch_for(form.dtype, form.geometry.block, form.geometry.stream_len, form.layout, decode=True),
-        )
-        types = form.dtype, form.layout, out.flags.aligned
-        # Blocks near the end of the data are decoded from a padded copy, so that wide loads stay inside.
-        middle, safe = end, len(data) - form.n_margin
-        while middle > 0 and offsets.item(middle - 1) + sizes.item(middle - 1) > safe:
-            middle -= 1
-        status, reached = OK, middle
-        if middle:
-            status, reached = decode_coded_blocks(
-                types, FrameBlocks(data, offsets, sizes), 0, middle, coding, scratch, out, 0
-            )
-        if status == OK and reached == middle:  # the last block is in any case near the end
-            start = offsets.item(middle)
-            padded = np.zeros(len(data) - start + form.n_margin, np.uint8)
-            padded[: len(data) - start] = data[start:]
-            blocks = FrameBlocks(padded, offsets - start, sizes)
-            status, reached = decode_coded_blocks(types, blocks, middle, end, coding, scratch, out, 0)
-        release(form.scratch_key, scratch)
-        return bool(status == OK and reached == end)
+        data, form, n_books = self
+        return form.decode(data, n_books, out)
 
 
 def small_frame(data: object) -> SmallFrame | None:
@@ -139,25 +175,28 @@ def small_frame(data: object) -> SmallFrame | None:
         return None
     if len(buffer) < HEADER_BYTES:
         return None
-    (
-        magic,
-        version,
-        code,
-        _,
-        container,
-        n_dimensions,
-        _,
-        stream_log2,
-        n_books,
-        _,
-        _,
-        n_residuals,
-        n_templates,
-        n_bytes,
-        n_values,
-        _,
-        _,
-    ) = HEADER.unpack_from(buffer)
+    head = data[:_MAX_START] if type(data) is bytes else buffer[:_MAX_START].tobytes()
+    n_books = head[N_RECORDS_AT]
+    #     0                11        12               16           24         32                40         48
+    #     magic ... stream | n_books | levels, planes | frame size | n_values | prelude's size, | checksum | shape
+    #                      |         | and others     |            |          |                 |          |
+    shape_end = HEADER_BYTES + 8 * head[8]
+    form = _form_at(head[:11] + head[12:16] + head[24:32] + head[HEADER_BYTES:shape_end])
+    n_bytes = int.from_bytes(head[16:24], "little")
+    if form is None or n_books > _MAX_BOOKS or not shape_end <= n_bytes <= len(buffer):
+        return None
+    return _tuple(SmallFrame, (buffer if n_bytes == len(buffer) else buffer[:n_bytes], form, n_books))
+
+
+_FIXED = struct.Struct("<4s11BQ")  #: what a header says that does not depend on the values
+
+
+@lru_cache(512)
+def _form_at(fixed: bytes) -> _Form | None:
+    """Return what depends on a frame's type and shape, by those bytes of its header; None if it is not as usual."""
+    magic, version, code, _, container, n_dimensions, _, stream_log2, _, _, n_residuals, n_templates, n_values = (
+        _FIXED.unpack_from(fixed)
+    )
     dtype = BY_CODE.get(code)
     if (
         magic != MAGIC
@@ -166,43 +205,19 @@ def small_frame(data: object) -> SmallFrame | None:
         or container >= len(CONTAINERS)
         or n_dimensions > MAX_DIMENSIONS
         or stream_log2 not in _STREAM_LOG2
-        or n_books > _MAX_BOOKS
         or n_residuals
         or n_templates
         or not 0 < n_values <= MAX_SMALL_VALUES
-        or not HEADER_BYTES + 8 * n_dimensions <= n_bytes <= len(buffer)
+        or len(fixed) != _FIXED.size + 8 * n_dimensions
     ):
         return None
-    shape = struct.unpack_from(_SHAPES[n_dimensions], buffer, HEADER_BYTES)
+    shape = struct.unpack_from(f"<{n_dimensions}Q", fixed, _FIXED.size)
     if math.prod(shape) != n_values:
         return None
-    return SmallFrame(buffer[:n_bytes], dtype, shape, container, n_values, n_books, stream_log2)
+    return _form_of(dtype, container, shape, stream_log2)
 
 
-_SHAPES = [f"<{n}Q" for n in range(MAX_DIMENSIONS + 1)]
-
-
-@lru_cache(512)
-def _form_of(dtype: DType, container: int, shape: tuple[int, ...], stream_log2: int) -> _Form:
-    """Return what depends on a frame's type and shape; ``container`` and ``stream_log2`` as in the prelude."""
-    layout, log2, n_values = lossless(dtype), block_log2(dtype), math.prod(shape)
-    kind, float_bits, masks = form_of(dtype, layout.widths, layout.levels)
-    marks, shifts, planes = tables_of_planes(layout.widths, masks, dtype.tail_bits)
-    bare = bare_start(dtype, layout.mode, container, shape, log2, stream_log2, layout.widths, layout.levels)
-    geometry = Geometry(n_values, 1 << log2, 1 << stream_log2)
-    start = np.frombuffer(start_of(bare, -(-n_values >> log2), ()).start, np.uint8)
-    read = ReadForm(dtype.head_bits, marks, shifts, start)
-    return _Form(
-        dtype,
-        kind,
-        float_bits,
-        planes,
-        geometry,
-        -(-n_values >> log2),
-        read,
-        (dtype, 1 << log2, 1 << stream_log2, kind, "decode"),
-        margin(1 << stream_log2, dtype.head_bits),
-    )
+_form_of = lru_cache(512)(_Form)
 
 
 @cache
@@ -210,18 +225,3 @@ def _known(dtype: DType) -> KnownBooks:
     """Return the codebooks that come with gcodec and are made for a value type."""
     found = shipped_for(dtype, 1).tables
     return KnownBooks(found.ranges, found.lengths, found.records.reshape(-1, 16))
-
-
-def _new_memory(n_books: int) -> ReadMemory:
-    return ReadMemory(
-        empty_books(n_books, decode=True),
-        np.zeros(_MAX_RECORD_BYTES * _MAX_BOOKS, np.uint8),
-        np.array([-1, 0]),
-        np.zeros((1, 2), np.int64),
-        np.zeros(256, np.uint8),
-        np.zeros(MAX_LENGTH + 1, np.uint32),
-        np.zeros(ESCAPE + 1, np.uint32),
-        np.zeros((2, TABLE_SIZE), np.uint8),
-        np.zeros(_MAX_BLOCKS, np.int64),
-        np.zeros(_MAX_BLOCKS, np.int64),
-    )

@@ -33,12 +33,16 @@ class ReadForm(NamedTuple):
         marks: uint8[2], see ``code_tables.fill_tables``.
         shifts: uint8[8, 2], likewise.
         start: uint8[n], the prelude before the records of codebooks, whatever its sizes, sums and codebooks are.
+        n_blocks: number of blocks.
+        margin: bytes after a block that may be read when it is decoded.
     """
 
     head_bits: int
     marks: np.ndarray
     shifts: np.ndarray
     start: np.ndarray
+    n_blocks: int
+    margin: int
 
 
 class KnownBooks(NamedTuple):
@@ -68,7 +72,8 @@ class ReadMemory(NamedTuple):
         codes: uint32[256], scratch.
         first: uint8[2, 4096], scratch.
         sizes: int64[n_blocks or more], result: bytes of each block.
-        offsets: int64[n_blocks or more], result: where each begins.
+        offsets: int64[n_blocks or more], result: where each begins, in the frame or in the tail.
+        tail: uint8[n], result: the last blocks, so near the end of the frame that others lie behind it, and zeros.
     """
 
     books: Books
@@ -81,6 +86,7 @@ class ReadMemory(NamedTuple):
     first: np.ndarray
     sizes: np.ndarray
     offsets: np.ndarray
+    tail: np.ndarray
 
 
 @kernel
@@ -162,26 +168,55 @@ def _fill_books(frame, at, end, n_books, most, form, known, memory):
 
 
 @kernel
-def read_whole(frame, n_blocks, most, form, known, memory):
+def _copy_tail(frame, n_blocks, margin, memory):
+    """Copy the blocks behind which a frame has fewer than ``margin`` bytes to the tail, and say where they begin there.
+
+    Returns:
+        The number of the first of them, or -1 if they have no room.
+    """
+    first, sizes, offsets, tail = n_blocks, memory.sizes, memory.offsets, memory.tail
+    while first > 0 and offsets[first - 1] + sizes[first - 1] > len(frame) - margin:
+        first -= 1
+    start = offsets[first] if first < n_blocks else len(frame)
+    n_bytes = len(frame) - start
+    if n_bytes > len(tail) - margin:
+        return np.int64(-1)
+    #     frame    | block 0 | block 1 | block 2 |
+    #     tail               | block 1 | block 2 | zeros, as many as the margin
+    source, target, behind = (
+        subarray(frame, start, n_bytes),
+        subarray(tail, 0, n_bytes),
+        subarray(tail, n_bytes, margin),
+    )
+    for i in range(n_bytes):
+        target[i] = source[i]
+    for i in range(margin):
+        behind[i] = U8(0)
+    for b in range(first, n_blocks):
+        offsets[b] -= start
+    return np.int64(first)
+
+
+@kernel
+def read_whole(frame, most, form, known, memory):
     """Read a frame's prelude: check it, make the tables of its codebooks, find its blocks.
 
     Args:
         frame: uint8[n], the frame, with its header.
-        n_blocks: number of its blocks.
         most: symbols that an entry of the tables has at most.
         form: :class:`ReadForm` of its type and shape.
         known: :class:`KnownBooks`.
         memory: :class:`ReadMemory`, of this type and for as many codebooks as the header says; takes the results.
 
     Returns:
-        The bytes of the prelude; 0 where it is not as usual.
+        The number of the first block that is in the tail; -1 where the frame is not as usual.
     """
-    at, n_books = len(form.start), len(memory.books.n_symbols)
+    at, n_books, n_blocks = len(form.start), len(memory.books.n_symbols), form.n_blocks
     n_bytes = np.int64(load_u64(frame, PRELUDE_BYTES_AT))
     if not at <= n_bytes <= len(frame) or n_bytes & 7 or not _begins_like(frame, form.start):
-        return np.int64(0)
+        return np.int64(-1)
     if checksum(frame, 0, n_bytes >> 2, CHECKSUM_AT >> 2, U64(0)) != load_u64(frame, CHECKSUM_AT):
-        return np.int64(0)
+        return np.int64(-1)
     kept, kept_for, index_bytes = memory.kept, memory.kept_for, 4 * n_blocks + 7 & ~7
     index_at = n_bytes - index_bytes
     # The tables may be there already: frames of one stream have the same codebooks.
@@ -198,16 +233,16 @@ def read_whole(frame, n_blocks, most, form, known, memory):
         end = _fill_books(frame, at, index_at, n_books, most, form, known, memory)
         n_records = end - at
         if end < 0 or n_records > len(kept):
-            return np.int64(0)
+            return np.int64(-1)
         for i in range(n_records):
             kept[i] = frame[at + i]
         kept_for[0], kept_for[1] = n_records, most
     if at + n_records + 7 & ~7 != index_at:
-        return np.int64(0)
+        return np.int64(-1)
     for i in range(at + n_records, index_at):
         if frame[i]:
-            return np.int64(0)
+            return np.int64(-1)
     sizes, offsets = subarray(memory.sizes, 0, n_blocks), subarray(memory.offsets, 0, n_blocks)
     if find_blocks(frame, index_at, n_bytes, sizes, offsets) != len(frame):
-        return np.int64(0)
-    return n_bytes
+        return np.int64(-1)
+    return _copy_tail(frame, n_blocks, form.margin, memory)
