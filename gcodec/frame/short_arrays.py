@@ -79,6 +79,8 @@ class _Way:
         coded: Codes the blocks.
     """
 
+    __slots__ = "coded", "dtype", "fit", "form", "kept", "sampling", "start", "stream_log2"
+
     def __init__(
         self,
         dtype: DType,
@@ -142,6 +144,24 @@ class ShortForm:
         plan: What planning depends on.
     """
 
+    __slots__ = (
+        "_counts_both",
+        "_dtype",
+        "_gain",
+        "_key",
+        "_look",
+        "_may_be_predicted",
+        "_may_refer",
+        "_may_repeat",
+        "_may_tell",
+        "_n_blocks",
+        "_n_usual",
+        "_out_bytes",
+        "_rows",
+        "_tables",
+        "_ways",
+    )
+
     def __init__(
         self,
         dtype: DType,
@@ -153,8 +173,8 @@ class ShortForm:
     ) -> None:
         n_values = plan.n_values
         self._look = (dtype.bits, True), look_step(n_values), rules_of(dtype, 0)
-        self._dtype, self._plan, self._is_found = dtype, plan, options.indexed and dtype.tail_bits > 0
-        self._is_found = self._is_found and n_values >= MIN_INDEXED
+        self._dtype, self._may_refer, self._rows, self._tables = dtype, plan.references, plan.rows, plan.tables
+        self._may_repeat = options.indexed and dtype.tail_bits > 0 and n_values >= MIN_INDEXED
         self._ways = [_Way(dtype, layout, options, length, plan.sampling, container, shape) for length in plan.lengths]
         wide, asks = dtype.wide, plan.asks_for_other_heads
         self._n_usual = len(self._ways)
@@ -171,7 +191,7 @@ class ShortForm:
         self._n_blocks = self._ways[0].form.n_blocks
         self._out_bytes = 1 << n_bytes.bit_length()  # a few sizes for all shapes
         lengths = tuple([(way.dtype, way.stream_log2, way.fit.key) for way in self._ways])
-        self._key = "short array", lengths, self._n_blocks, self._out_bytes
+        self._key = _key_of(lengths, self._n_blocks, self._out_bytes)
 
     def _new_memory(self) -> _Memory:
         """Return memory for one array."""
@@ -195,10 +215,9 @@ class ShortForm:
         something is worth a closer look, or where the array may be smaller in other blocks than coded ones."""
         kind, step, rules = self._look
         profile: int = look_at[kind](values, step, rules)
-        if profile or (self._is_found and repeats(values)):
+        if profile or (self._may_repeat and repeats(values)):
             return None, profile
-        plan = self._plan
-        if plan.tables is not None and fit_columns(values, plan.tables, self._dtype):
+        if self._tables is not None and fit_columns(values, self._tables, self._dtype):
             return None, 0
         memory: _Memory = acquire(self._key, self._new_memory)
         frame = self._encode(values, memory)
@@ -255,7 +274,7 @@ class ShortForm:
     def _choose(self, values: np.ndarray, memory: _Memory) -> tuple[int, bool, float, float] | None:
         """Return the number of the way that takes the fewest bits, whether its sub-streams have references of their
         own, the bits that it takes, and what another head would take; None if the sign may be worth a place in it."""
-        ways, samples, scratch, may_refer = self._ways, memory.samples, memory.scratch, self._plan.references
+        ways, samples, scratch, may_refer = self._ways, memory.samples, memory.scratch, self._may_refer
         if self._counts_both:
             usual, wide = ways[0].sampling, ways[1].sampling
             (plain, relative), (wide_plain, wide_relative) = weigh_both_heads[None](
@@ -333,11 +352,17 @@ class ShortForm:
             (STREAM_BITS + REFERENCE_BITS * references) / stream_len,
             memory.expected,
         )
-        predictor = Predictor(values, self._dtype, self._plan.rows, None, 1 << block_log2(self._dtype))
+        predictor = Predictor(values, self._dtype, self._rows, None, 1 << block_log2(self._dtype))
         if predictor.weigh(memory.expected, stream_len, way.dtype.fine_bits > 0) is not None:
             return True
         bits, others_bits, record_bits = weighed
         return others_bits / max(bits, 1) * coded_bits < coded_bits + record_bits
+
+
+@lru_cache(256)
+def _key_of(*parts: object) -> tuple[object, ...]:
+    """Return what memory is kept by: one object, whose parts are few, for all shapes."""
+    return "short array", *parts
 
 
 @lru_cache(1024)

@@ -26,6 +26,7 @@ from ..kernels.block.whole_read import KnownBooks, ReadForm, ReadMemory, read_wh
 from ..kernels.core.bundles import FrameBlocks, Geometry, Scratch
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH, TABLE_SIZE
+from ..kernels.planes.layout_types import Layout
 from ..memory import acquire, release, scratch_for
 from ..plan.codebooks import shipped_for
 from .coded_blocks import decode_coded_blocks, form_of
@@ -59,6 +60,21 @@ class _Memory(NamedTuple):
     tail: FrameBlocks
 
 
+def _most_symbols(n_values: int) -> tuple[int, ...]:
+    """Return the symbols of an entry of the decoding table, by the number of codebooks."""
+    of_each = [n_values // max(n, 1) for n in range(_MAX_BOOKS + 1)]
+    return tuple([next((most for up_to, most in _SYMBOLS_OF_ENTRY if n < up_to), 6) for n in of_each])
+
+
+_SHORT_ENTRIES = _most_symbols(1)
+
+
+@cache
+def _keys(dtype: DType, stream_log2: int) -> tuple[tuple[object, ...], ...]:
+    """Return what memory is kept by, by the number of codebooks."""
+    return tuple([("small frame", dtype, stream_log2, n) for n in range(_MAX_BOOKS + 1)])
+
+
 class _Form:
     """Holds what depends on a frame's type and shape alone: one object for each combination.
 
@@ -76,6 +92,26 @@ class _Form:
         n_bytes: Their bytes.
     """
 
+    __slots__ = (
+        "_block",
+        "_coding",
+        "_keys",
+        "_known",
+        "_layout",
+        "_margin",
+        "_most",
+        "_n_blocks",
+        "_planes",
+        "_read",
+        "_stream",
+        "_types",
+        "container",
+        "dtype",
+        "n_bytes",
+        "n_values",
+        "shape",
+    )
+
     def __init__(self, dtype: DType, container: int, shape: tuple[int, ...], stream_log2: int) -> None:
         layout, log2, n_values = lossless(dtype), block_log2(dtype), math.prod(shape)
         kind, float_bits, masks = form_of(dtype, layout.widths, layout.levels)
@@ -87,14 +123,10 @@ class _Form:
         self._layout, self._margin = kind, margin(self._stream, dtype.head_bits)
         start = np.frombuffer(start_of(bare, self._n_blocks, ()).start, np.uint8)
         self._read = ReadForm(dtype.head_bits, marks, shifts, start, self._n_blocks, self._margin)
-        self._known, self._types = _known(dtype), ((dtype, kind, False), (dtype, kind, True))
+        self._known, self._types = _known(dtype), _types(dtype, kind)
         self._coding = Geometry(n_values, self._block, self._stream), float_bits, _NO_COLUMNS
-        self._planes, self._keys = planes, [("small frame", dtype, stream_log2, n) for n in range(_MAX_BOOKS + 1)]
-        #: Symbols of an entry of the table, by the number of codebooks.
-        self._most = [
-            next((most for up_to, most in _SYMBOLS_OF_ENTRY if n_values // max(n, 1) < up_to), 6)
-            for n in range(_MAX_BOOKS + 1)
-        ]
+        self._planes, self._keys = planes, _keys(dtype, stream_log2)
+        self._most = _SHORT_ENTRIES if n_values < _SYMBOLS_OF_ENTRY[0][0] else _most_symbols(n_values)
 
     def new_memory(self, n_books: int) -> _Memory:
         """Return memory for frames of so many codebooks."""
@@ -218,6 +250,12 @@ def _form_at(fixed: bytes) -> _Form | None:
 
 
 _form_of = lru_cache(512)(_Form)
+
+
+@cache
+def _types(dtype: DType, layout: type[Layout]) -> tuple[tuple[object, ...], ...]:
+    """Return what the kernel's specializations are known by: for arrays that are not aligned, and for others."""
+    return (dtype, layout, False), (dtype, layout, True)
 
 
 @cache
