@@ -30,7 +30,7 @@ from ..options import EncoderOptions
 from ..plan.codebooks import FitForm, fit_form
 from ..plan.columns import fit_columns
 from ..plan.indexing import MIN_INDEXED, repeats
-from ..plan.other_heads import MIN_SIGNED_VALUES, have_telling_bits
+from ..plan.other_heads import telling_bits
 from ..plan.plan import PlanForm, expect_bits, plan_form
 from ..plan.prediction import MIN_ROW_VALUES, Predictor
 from ..plan.profile import look_at, look_step, rules_of
@@ -185,7 +185,7 @@ class ShortForm:
             ]
         self._gain = 0.0 if wide is None else wide.min_saving
         self._counts_both = len(self._ways) == 2 and self._n_usual == 1 and dtype.bits == 32
-        self._may_tell = asks and dtype.signed is not None and n_values >= MIN_SIGNED_VALUES
+        self._may_tell = asks and dtype.signed is not None
         self._may_be_predicted = plan.may_be_predicted and bool(plan.rows)
         n_bytes = max(way.form.limit + way.form.trial for way in self._ways)
         self._n_blocks = self._ways[0].form.n_blocks
@@ -295,7 +295,7 @@ class ShortForm:
                     best, bits, references, least = number, plain, with_references, price
             if len(ways) > self._n_usual:
                 wide_plain, wide_relative = self._weigh(values, best + self._n_usual, memory)
-        if self._may_tell and have_telling_bits(values, self._dtype, 0):
+        if self._may_tell and telling_bits(values, self._dtype):
             return None
         if len(ways) == self._n_usual:
             return best, references, bits, float("inf")

@@ -9,6 +9,7 @@ import numpy as np
 from ..dtypes import DType
 from ..kernels.core.specialized import Specialized
 from ..kernels.heads.sign_in_head import MAX_TOLD_HEADS, bits_tell
+from ..memory import acquire, release
 from .columns import Tables, fit_columns, with_sign
 from .sampling import Candidate, SamplePlanner
 
@@ -41,23 +42,35 @@ def with_other_heads(
     if wide is not None and len(values) >= MIN_WIDE_VALUES and (dtype.bits < 32 or smallest or not first.columns):
         candidate = with_wide_head or _with_wide_head(planner, first, wide, tables)
         results.append((candidate, 0.0 if smallest else wide.min_saving))
-    for other, n_more, min_values in ((signed, 0, MIN_SIGNED_VALUES), (fine, 3, MIN_FINE_VALUES)):
-        if other is None or len(values) < (MIN_SIGNED_VALUES if smallest else min_values):
-            continue
-        if smallest or have_telling_bits(values, dtype, n_more):
+    tell = _SIGN | _FINE if smallest else telling_bits(values, dtype)
+    for other, which in ((signed, _SIGN), (fine, _FINE)):
+        if other is not None and tell & which and len(values) >= MIN_SIGNED_VALUES:
             columns = with_sign(first.columns, other.head_bits - dtype.head_bits)
             candidate = planner.best(other, [first.stream_log2], columns)
             results.append((candidate, 0.0 if smallest else other.min_saving))
     return results
 
 
-def have_telling_bits(values: np.ndarray, dtype: DType, n_more: int) -> bool:
-    """Return True if the signs of an array, and ``n_more`` mantissa bits, may be worth a place in the head. ``values``:
-    uintW[n]."""
-    counts = np.zeros(MAX_TOLD_HEADS << n_more + 1, np.uint32)
-    return bool(_bits_tell(dtype.bits, values, dtype.head_shift, n_more, counts))
+def telling_bits(values: np.ndarray, dtype: DType) -> int:
+    """Return which bits of uintW[n] may be worth a place in the head: 1 for the signs, 2 for these and mantissa bits,
+    and the sum for either; 0 for none."""
+    n = len(values)
+    if n < MIN_SIGNED_VALUES or dtype.signed is None:
+        return 0
+    n_more = _FINE_BITS if n >= MIN_FINE_VALUES and dtype.fine is not None else 0
+    counts = acquire("telling bits", _new_counts)
+    tell: int = _bits_tell[dtype.bits](values, dtype.head_shift, n_more, counts)
+    release("telling bits", counts)
+    return tell
 
 
+def _new_counts() -> np.ndarray:
+    """Return room for what is counted to tell: uint32[2, n]."""
+    return np.empty((2, MAX_TOLD_HEADS << _FINE_BITS + 1), np.uint32)
+
+
+_SIGN, _FINE = 1, 2  #: bits that may be worth a place in the head, as ``bits_tell`` numbers them
+_FINE_BITS = 3  #: mantissa bits in the head of a fine type
 _bits_tell = Specialized(bits_tell)
 
 

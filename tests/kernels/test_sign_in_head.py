@@ -35,8 +35,12 @@ def test_turned_values_have_head_and_tail_where_others_have_them(kind, n):
 def tell(dtype: str, values: np.ndarray, n_more: int) -> bool:
     """Return what the test says of floats."""
     kind, bits = BY_NAME[dtype], from_floats(KINDS[dtype], values)
-    counts = np.zeros(sign_in_head.MAX_TOLD_HEADS << n_more + 1, np.uint32)
-    return bool(sign_in_head.bits_tell(bits, kind.head_shift, n_more, counts))
+    counts = np.full((2, sign_in_head.MAX_TOLD_HEADS << n_more + 1), 7, np.uint32)
+    found = sign_in_head.bits_tell(bits, kind.head_shift, n_more, counts)
+    if n_more:  # signs alone are asked for at the same time
+        alone = sign_in_head.bits_tell(bits, kind.head_shift, 0, counts)
+        assert found & 1 == alone
+    return bool(found >> (n_more > 0))
 
 
 @pytest.mark.parametrize("dtype", SIGNED_DTYPES)

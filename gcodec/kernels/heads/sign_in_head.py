@@ -59,8 +59,24 @@ def turn_in_place(values, head_shift):
 
 
 @kernel
+def _saved(counts, n_bits, total):
+    """Return the bits, in 1/256, that ``n_bits`` of values with one head save in it; ``counts``: uint32[1 << n_bits],
+    how many have each number, of ``total`` values in all."""
+    if total < _MIN_SEEN << n_bits:
+        return np.int64(0)
+    known = np.int64(0)
+    for k in range(1 << n_bits):
+        if counts[k]:
+            known += np.int64(counts[k]) * log2_fixed(counts[k])
+    # n_bits each as they are, less what they take at their entropy, which is total * log2(total) - sum of c * log2(c),
+    # less what chance alone seems to save.
+    return np.int64(total * n_bits * 256 + known - total * log2_fixed(total) - ((1 << n_bits) - 1) * _CHANCE)
+
+
+@kernel
 def bits_tell(values, head_shift, n_more, counts):
-    """Return whether signs and mantissa bits of an array can be guessed from the heads, by some of its values.
+    """Return whether signs of an array can be guessed from the heads, by some of its values: 1; or signs and mantissa
+    bits: 2; or both: 3.
 
         value        s hhhhhhhh mmm mmmm
         number                  mmms      which may be worth a place in the head; ``n_more`` bits and the sign
@@ -70,11 +86,15 @@ def bits_tell(values, head_shift, n_more, counts):
     Args:
         values: uintW[n], or values of W bits in the upper bits of wider ones.
         head_shift: Bits below the head, the usual one, in ``values``.
-        n_more: Mantissa bits.
-        counts: uint32[MAX_TOLD_HEADS << n_more + 1], zeros; overwritten.
+        n_more: Mantissa bits; 0 to ask for signs alone.
+        counts: uint32[2, MAX_TOLD_HEADS << n_more + 1 or more], scratch.
     """
-    n, sign_shift, n_numbers = len(values), width_of(values) - 1, 2 << n_more
+    n, sign_shift, size = len(values), width_of(values) - 1, MAX_TOLD_HEADS << n_more + 1
     mask, more_mask, n_seen = MAX_TOLD_HEADS - 1, (1 << n_more) - 1, 0
+    # Counters of their own for every other value: an addition to the same one waits for that before.
+    both = subarray(counts, 0, 2 * size)
+    for k in range(2 * size):
+        both[k] = U32(0)
     step = max(n // _RUNS, _RUN)
     for run in range((n + step - 1) // step):
         # Not in the same place of each step: values of two kinds may come in turns.
@@ -84,17 +104,21 @@ def bits_tell(values, head_shift, n_more, counts):
             #     counts      | head 0: number 0, 1 ... | head 1: number 0, 1 ... | ...      2 << n_more for each
             number = np.int64(more) << 1 | np.int64(shift_right(values[i], sign_shift))
             if values[i]:
-                counts[np.int64(head) << n_more + 1 | number] += U32(1)
+                both[(i & 1) * size + (np.int64(head) << n_more + 1 | number)] += U32(1)
                 n_seen += 1
-    saved = -_MIN_SAVED * n_seen
-    for first in range(0, MAX_TOLD_HEADS << n_more + 1, n_numbers):
-        total, known = np.int64(0), np.int64(0)
-        for k in range(first, first + n_numbers):
-            if counts[k]:
-                total += np.int64(counts[k])
-                known += np.int64(counts[k]) * log2_fixed(counts[k])
-        # Of `total` values with one head: n_more + 1 bits each as they are, less what they take at their entropy, which
-        # is total * log2(total) - sum of c * log2(c), less what chance alone seems to save. In 1/256 bits.
-        if total >= _MIN_SEEN * n_numbers:
-            saved += total * (n_more + 1) * 256 + known - total * log2_fixed(total) - (n_numbers - 1) * _CHANCE
-    return saved > 0
+    even, odd = subarray(counts, 0, size), subarray(counts, size, size)
+    of_sign, of_all = -_MIN_SAVED * n_seen, -_MIN_SAVED * n_seen
+    signs, n_numbers = subarray(odd, 0, 2), 2 << n_more
+    for first in range(0, size, n_numbers):
+        numbers, others, total = subarray(even, first, n_numbers), subarray(odd, first, n_numbers), np.int64(0)
+        for k in range(n_numbers):
+            numbers[k] += others[k]
+            total += np.int64(numbers[k])
+        if total < 2 * _MIN_SEEN:  # most heads do not occur
+            continue
+        of_all += _saved(numbers, n_more + 1, total)
+        signs[0], signs[1] = U32(0), U32(0)  # of each sign, whatever the mantissa bits are
+        for k in range(n_numbers):
+            signs[k & 1] += numbers[k]
+        of_sign += _saved(signs, 1, total)
+    return (of_sign > 0) + 2 * (n_more > 0 and of_all > 0)
