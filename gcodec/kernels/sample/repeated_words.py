@@ -20,11 +20,15 @@ from ..core.jit import kernel
 from ..core.masks import lowest_one
 from ..core.scalar import U32, U64
 from ..core.simd import INDEX, load, splat
+from ..core.specialized import Specialized
 
 MAX_PICKED = 1 << 12  #: pairs that are picked at most
 _WANTED = 1 << 10  #: pairs that are wanted, of words that do not repeat
 #: Odd factors, of which the highest bits of products are well mixed: those of the golden ratio and of pi.
 _FACTOR, _OTHER = 0x9E3779B1, 0x243F6A89
+_TABLE_LOG2 = 13
+_TABLE = 1 << _TABLE_LOG2  #: places of a table that has all pairs that are picked
+_SPREAD = 0x9E3779B97F4A7C15  #: likewise, of 64 bits
 _RUN = 64  #: pairs whose hashes are found together
 
 
@@ -67,6 +71,28 @@ def _pick_pairs(words, limit, picked, n_picked):
     return n_picked
 
 
+@kernel
+def _n_repeated(picked, n_picked, table):
+    """Return how many of the first ``n_picked`` pairs are like an earlier one.
+
+    Args:
+        picked: uint64[n_picked or more], none of them 0.
+        n_picked: How many there are.
+        table: uint64[_TABLE], scratch: each pair at the first free place from that of its hash on.
+    """
+    n_repeated = 0
+    for place in range(_TABLE):
+        table[place] = U64(0)
+    for k in range(n_picked):
+        pair = picked[k]
+        place = np.int64((pair * U64(_SPREAD)) >> U64(64 - _TABLE_LOG2))
+        while table[place] != U64(0) and table[place] != pair:
+            place = place + 1 & _TABLE - 1
+        n_repeated += table[place] == pair
+        table[place] = pair
+    return n_repeated
+
+
 def share_repeated(data: np.ndarray, step: int) -> float:
     """Return the share of the picked pairs of words that have been picked before.
 
@@ -79,7 +105,11 @@ def share_repeated(data: np.ndarray, step: int) -> float:
     picked, n_picked = np.empty(MAX_PICKED, np.uint64), 0
     for phase in range(0, 4, step):
         words = data[phase : phase + (data.size - phase) // 4 * 4].view(np.uint32)
-        words = np.require(words, requirements="A")  # in one type for the kernel; a copy in three phases of four
-        n_picked = _pick_pairs(words, limit, picked, n_picked)
-    pairs = np.sort(picked[:n_picked])
-    return int(np.count_nonzero(pairs[1:] == pairs[:-1])) / max(n_picked, 1)
+        if not words.flags.aligned:  # in three phases of four; aligned ones are of one type for the kernel
+            words = words.copy()
+        n_picked = _pick[None](words, limit, picked, n_picked)
+    n_repeated: int = _count[None](picked, n_picked, np.empty(_TABLE, np.uint64))
+    return n_repeated / max(n_picked, 1)
+
+
+_pick, _count = Specialized(_pick_pairs), Specialized(_n_repeated)
