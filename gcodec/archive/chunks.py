@@ -214,8 +214,8 @@ def _runs_against(
         shapes: their shapes.
     """
     ends = np.cumsum(np.array(list(map(prod, shapes)), np.int64))
-    differ = np.concatenate([np.zeros(1, np.int64), np.cumsum(bits != base)])[ends]
-    changed = np.diff(differ, prepend=0) > 0
+    differ = bits != base
+    changed = np.array([bool(differ[start:stop].any()) for start, stop in pairwise([0, *ends.tolist()])])
     filled = np.flatnonzero(np.diff(ends, prepend=0))  # empty tensors are of either kind
     firsts = [0, *filled[1:][changed[filled[1:]] != changed[filled[:-1]]].tolist(), len(shapes)]
     if len(firsts) == 2 or (len(firsts) - 1) * MIN_RUN > bits.nbytes:
