@@ -256,7 +256,8 @@ def decode(
         Unsupported: If the frame needs a codebook, a base or a version that is not there.
         LimitExceeded: If the frame decodes to more than ``max_output_bytes`` or than there is memory for.
     """
-    there = () if type(data) is bytes and base is None is out else [x for x in (data, base, out) if _is_on_gpu(x)]
+    is_plain = type(data) is bytes and base is None and out is None
+    there = [] if is_plain else [x for x in (data, base, out) if _is_on_gpu(x)]
     if (device is None and not there) or str(device) == "cpu":
         if _is_on_gpu(data):
             data = data.cpu().numpy()

@@ -271,15 +271,18 @@ def _stored_arrays(
     """
     first: dict[Hashable, tuple[str, ref[Any]]] = {}
     arrays, ties, kinds, kept = dict[str, _Array](), dict[str, list[str]](), set[str](), []
+    of_all = dtype if isinstance(dtype, str) else None
+    type_of = dtype if isinstance(dtype, Mapping) else None  # asked once, because Mapping takes a microsecond to tell
     for name, given in tensors.items():
         value = host_array(given, f"tensor {name!r}")
         kinds.add("torch" if is_torch(value) else "numpy")
         memory = None if name in untied else memory_of(value)
-        key = memory, dtype.get(name) if isinstance(dtype, Mapping) else None
+        key = memory, None if type_of is None else type_of.get(name)
         if memory is not None and key in first and first[key][1]() is not None:
             ties[first[key][0]].append(name)
             continue
-        arrays[name], ties[name] = _bytes_of(name, value, dtype), []
+        how = of_all if type_of is None else type_of.get(name)
+        arrays[name], ties[name] = _bytes_of(name, value, how, is_for_all=type_of is None), []
         if memory is not None:
             first[key] = name, ref(value)
             if lies_in(value, arrays[name][2]):
@@ -328,10 +331,11 @@ def _is_plain_state(plan: FilePlan, tensors: Mapping[str, Any]) -> bool:
     return shapes == {name: tuple(value.shape) for name, value in tensors.items()}
 
 
-def _bytes_of(name: str, value: Any, dtype: str | Mapping[str, str] | None) -> _Array:
-    type_name = dtype.get(name) if isinstance(dtype, Mapping) else dtype
+def _bytes_of(name: str, value: Any, type_name: str | None, *, is_for_all: bool) -> _Array:
+    """Return what is stored of a tensor; ``type_name``: of the type whose bits it holds, ``is_for_all``: if it is of
+    unsigned integers of that width."""
     try:
-        if isinstance(type_name, str) and not isinstance(dtype, Mapping):
+        if type_name is not None and is_for_all:
             array_type = None if is_torch(value) else as_plain_array(value, "tensor").dtype
             fits = array_type is not None and array_type.kind == "u" and array_type.itemsize == width(type_name)
             type_name = type_name if fits else None

@@ -169,11 +169,12 @@ def _check_file(entry: FileEntry, where: str) -> None:
     if len({tensor.name for tensor in entry.tensors}) != len(entry.tensors):
         raise Corruption(f"{where}: two tensors of the same name")
     for tensor in entry.tensors:
-        _check_tensor(tensor, entry.segments, f"{where}: tensor {tensor.name!r}")
+        _check_tensor(tensor, entry.segments, where)
 
 
 def _check_tensor(tensor: TensorView, segments: Sequence[SegmentEntry], where: str) -> None:
     if tensor.segment >= len(segments):
+        where = f"{where}: tensor {tensor.name!r}"
         raise Corruption(f"{where}: there is no segment {tensor.segment}, only {len(segments)} segments")
     size = width(tensor.dtype)
     if size is None or 0 in tensor.shape:
@@ -182,6 +183,7 @@ def _check_tensor(tensor: TensorView, segments: Sequence[SegmentEntry], where: s
     if tensor.stride is not None:
         last = tensor.offset + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride, strict=True))
     if (last + 1) * size > segments[tensor.segment].bytes:
+        where = f"{where}: tensor {tensor.name!r}"
         raise Corruption(f"{where}: it does not fit its segment of {segments[tensor.segment].bytes} bytes")
 
 
@@ -351,11 +353,13 @@ def _tensor_to_json(tensor: TensorView) -> dict[str, Any]:
     return entry
 
 
+_TENSOR, _TENSOR_IF_ANY = ("name", "dtype", "shape", "segment"), ("offset", "stride")  #: keys of a tensor
+
+
 def _tensor_from_json(value: object, where: str) -> TensorView:
-    required, optional = ("name", "dtype", "shape", "segment"), ("offset", "stride")
-    name, dtype, shape, segment, offset, stride = _fields(value, where, required, optional)
-    shape = tuple(_number(n, where) for n in _array(shape, where))
-    steps = None if stride is None else tuple(_number(n, where) for n in _array(stride, where))
+    name, dtype, shape, segment, offset, stride = _fields(value, where, _TENSOR, _TENSOR_IF_ANY)
+    shape = tuple([_number(n, where) for n in _array(shape, where)])
+    steps = None if stride is None else tuple([_number(n, where) for n in _array(stride, where)])
     if len(shape) > 64 or (steps is not None and len(steps) != len(shape)):
         raise Corruption(f"{where}: a tensor of illegal shape or strides")
     number = _number(segment, where), _number(0 if offset is None else offset, where)
@@ -366,7 +370,7 @@ def _fields(value: object, where: str, required: Sequence[str], optional: Sequen
     """Return the values of an object's keys, in the order asked for; None for an optional key that is absent."""
     if not isinstance(value, dict):
         raise Corruption(f"{where}: must be an object, not a {type(value).__name__}")
-    found = [value.get(key) for key in (*required, *optional)]
+    found = [*map(value.get, required), *map(value.get, optional)]
     if len(value) == len(found) - found.count(None) and None not in found[: len(required)]:
         return found
     if missing := [key for key in required if key not in value]:

@@ -139,7 +139,7 @@ def with_views_apart(plan: FilePlan) -> FilePlan:
         return plan
     names = _names_in_views(plan.source.read(segment.start, segment.stop).tobytes())
     apart = {view.segment for view in plan.tensors if view.name in names}
-    segments = (replace(segment, apart=number in apart) for number, segment in enumerate(plan.segments))
+    segments = (segment._replace(apart=number in apart) for number, segment in enumerate(plan.segments))
     return replace(plan, segments=tuple(segments))
 
 

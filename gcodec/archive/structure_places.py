@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -86,7 +85,7 @@ def _tensor_places(
                 )
         else:
             first.add(name)
-        places.append(place._replace(view=replace(place.view, name=name)))
+        places.append(place._replace(view=place.view._replace(name=name)))
     return places
 
 
@@ -101,15 +100,15 @@ def _place_of(node: Mapping[str, Any], stored: Mapping[str, TensorView]) -> Tens
     if "complex" in node:
         if PAIRS.get(node["complex"]) != view.dtype or view.shape[-1:] != (2,):
             raise ValueError(f"{node['complex']!r} is no type of pairs")
-        view = replace(view, dtype=node["complex"], shape=view.shape[:-1])
+        view = view._replace(dtype=node["complex"], shape=view.shape[:-1])
     if "as" in node:
         dtype = text_dtype(node["as"])
         if view.dtype != "uint8" or view.shape[-1:] != (dtype.itemsize,):
             raise ValueError(f"values of {dtype} have {dtype.itemsize} bytes each, not {view.shape[-1:]}")
-        view = replace(view, dtype=node["as"], shape=view.shape[:-1])
+        view = view._replace(dtype=node["as"], shape=view.shape[:-1])
     if "view" in node:
         shape, stride, offset = check_view(math.prod(view.shape), *node["view"])
-        view = replace(view, shape=shape, stride=stride, offset=offset)
+        view = view._replace(shape=shape, stride=stride, offset=offset)
     return TensorPlace(view, "torch" if tag == "torch" else "numpy")
 
 

@@ -5,7 +5,6 @@ A frame and an entry of the index for each would take more time and room than th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -36,7 +35,7 @@ def laid_out(tensors: Mapping[str, tuple[str, tuple[int, ...], int]], apart: Col
         dtype, _, size = tensors[name]
         if size > MAX_SMALL or stored_as(dtype) != dtype or name in apart:
             return 0, 0, 0
-        kind = dtype, re.split("[./]", name)[-1]
+        kind = dtype, name[max(name.rfind("."), name.rfind("/")) + 1 :]
         return 1, types.setdefault(dtype, len(types)), kinds.setdefault(kind, len(kinds))
 
     return sorted(tensors, key=place)
@@ -117,10 +116,10 @@ def parted(plan: FilePlan, base: HasBases) -> FilePlan:
             at = group[0].offset
             start = segment.start + at * (width(group[0].dtype) or 1)
             shapes = tuple(view.shape for view in group) if len(group) > 1 else ()
-            moved.update({v.name: replace(v, segment=len(segments), offset=v.offset - at) for v in group})
-            segment = replace(segment, start=start, stop=start + sum(view.n_bytes for view in group), group=shapes)
+            moved.update({v.name: v._replace(segment=len(segments), offset=v.offset - at) for v in group})
+            segment = segment._replace(start=start, stop=start + sum(view.n_bytes for view in group), group=shapes)
         else:
-            moved.update({view.name: replace(view, segment=len(segments)) for view in views.get(number, ())})
+            moved.update({view.name: view._replace(segment=len(segments)) for view in views.get(number, ())})
         segments.append(segment)
     return replace(plan, segments=tuple(segments), tensors=tuple(moved[view.name] for view in plan.tensors))
 
@@ -186,7 +185,7 @@ def _with_runs(plan: FilePlan, views: dict[int, list[TensorView]], runs: Iterabl
         first, last = plan.segments[run[0]], plan.segments[run[-1]]
         moved.update({number: (len(segments), plan.segments[number].start - first.start) for number in run})
         shapes = tuple(views[number][0].shape for number in run) if len(run) > 1 else first.group
-        segments.append(replace(first, stop=last.stop, group=shapes))
+        segments.append(first._replace(stop=last.stop, group=shapes))
     tensors = []
     for view in plan.tensors:
         number, at = moved[view.segment]

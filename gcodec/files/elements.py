@@ -59,6 +59,7 @@ def numpy_dtype(name: str) -> np.dtype | None:
     return dtype if dtype.itemsize and not dtype.hasobject else None
 
 
+@lru_cache(64)
 def width(name: str) -> int | None:
     """Bytes per element of type ``name``; None for a type this version does not know."""
     dtype = numpy_dtype(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..errors import Corruption
 from .elements import width
@@ -19,8 +20,7 @@ MIN_PLAIN = 1 << 12
 LONGEST_NAME = 60_000
 
 
-@dataclass(frozen=True)
-class FileSegment:
+class FileSegment(NamedTuple):
     """Bytes ``start`` to ``stop`` of the file.
 
     Attributes:
@@ -42,8 +42,7 @@ class FileSegment:
     fields: RecordFields | None = None
 
 
-@dataclass(frozen=True)
-class TensorView:
+class TensorView(NamedTuple):
     """A named view of a segment.
 
     Attributes:
@@ -128,8 +127,7 @@ class FilePlan:
         return list(zip(starts, stops, strict=True))
 
 
-@dataclass(frozen=True)
-class SegmentViews:
+class SegmentViews(NamedTuple):
     """A stretch of values while a file is being taken apart.
 
     Attributes:

@@ -26,7 +26,6 @@ from ..kernels.block.whole_read import KnownBooks, ReadForm, ReadMemory, read_wh
 from ..kernels.core.bundles import FrameBlocks, Geometry, Scratch
 from ..kernels.core.specialized import Specialized
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH, TABLE_SIZE
-from ..kernels.planes.layout_types import Layout
 from ..memory import acquire, release, scratch_for
 from ..plan.codebooks import shipped_for
 from .coded_blocks import decode_coded_blocks, form_of
@@ -123,7 +122,7 @@ class _Form:
         self._layout, self._margin = kind, margin(self._stream, dtype.head_bits)
         start = np.frombuffer(start_of(bare, self._n_blocks, ()).start, np.uint8)
         self._read = ReadForm(dtype.head_bits, marks, shifts, start, self._n_blocks, self._margin)
-        self._known, self._types = _known(dtype), _types(dtype, kind)
+        self._known, self._types = _known(dtype), _types(dtype)
         self._coding = Geometry(n_values, self._block, self._stream), float_bits, _NO_COLUMNS
         self._planes, self._keys = planes, _keys(dtype, stream_log2)
         self._most = _SHORT_ENTRIES if n_values < _SYMBOLS_OF_ENTRY[0][0] else _most_symbols(n_values)
@@ -253,9 +252,11 @@ _form_of = lru_cache(512)(_Form)
 
 
 @cache
-def _types(dtype: DType, layout: type[Layout]) -> tuple[tuple[object, ...], ...]:
+def _types(dtype: DType) -> tuple[tuple[object, ...], ...]:
     """Return what the kernel's specializations are known by: for arrays that are not aligned, and for others."""
-    return (dtype, layout, False), (dtype, layout, True)
+    layout = lossless(dtype)
+    kind, _, _ = form_of(dtype, layout.widths, layout.levels)
+    return (dtype, kind, False), (dtype, kind, True)
 
 
 @cache
