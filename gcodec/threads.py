@@ -20,7 +20,7 @@ from weakref import ref
 from .errors import InvalidArgument, Unsupported
 
 _MIN_VALUES_DEFAULT = 1 << 21  #: smaller arrays are coded on the calling thread, unless the caller asks for threads,
-_MIN_VALUES = 1 << 18  #: and even smaller ones always: starting threads takes longer than the work
+MIN_SHARED = 1 << 18  #: and even smaller ones always: starting threads takes longer than the work
 _MAX_THREADS = 64
 _LONGEST_WAIT = 0.5  #: seconds, after which a thread is looked for that may have ended without a word
 
@@ -314,7 +314,7 @@ def n_threads(threads: int | None, n_values: int) -> int:
     if threads is None and n_values < _MIN_VALUES_DEFAULT:
         return 1
     check_threads(threads)
-    if n_values < _MIN_VALUES:
+    if n_values < MIN_SHARED:
         return 1
     return min(threads or os.cpu_count() or 1, _MAX_THREADS)
 

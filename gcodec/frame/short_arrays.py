@@ -1,9 +1,9 @@
 """Encode short arrays with few calls: of a thousand values, Python's calls between the kernels take three times as
 long as the kernels.
 
-An array is short if all of its values are counted for its plan. If nothing in it is worth a closer look, little is left
-to choose: how long sub-streams are, whether they have references of their own, and whether heads are wide. All else
-follows from its type, shape and options, and is made once (:class:`ShortForm`). The choices are those of
+An array is short if threads do not share it. If nothing in it is worth a closer look, little is left to choose: how
+long sub-streams are, whether they have references of their own, and whether heads are wide. All else follows from its
+type, shape and options, and is made once (:class:`ShortForm`). The choices are those of
 :mod:`gcodec.plan`, and the kernels are its kernels, called in the same order; whatever else an array may need is left
 to it. tests/codec/test_short_arrays.py holds that both make the same frames.
 
@@ -25,6 +25,7 @@ from ..format.prelude import N_RECORDS_AT, start_of
 from ..kernels.block.encode import CodedEncoding
 from ..kernels.core.bundles import Books, Choices, SampleScratch, Scratch
 from ..kernels.entropy.codebook_fit import FitMemory
+from ..kernels.sample.code_costs import has_others
 from ..memory import acquire, release
 from ..options import EncoderOptions
 from ..plan.codebooks import FitForm, fit_form
@@ -36,21 +37,24 @@ from ..plan.prediction import MIN_ROW_VALUES, Predictor
 from ..plan.profile import look_at, look_step, rules_of
 from ..plan.request import EncodeRequest
 from ..plan.sampling import (
-    MAX_COUNTED,
     REFERENCE_BITS,
     STREAM_BITS,
     Sample,
     SampleForm,
     SamplingForm,
+    has_few_heads,
     price_of,
     sample_form,
     weigh_both_heads,
     weigh_sample,
 )
+from ..threads import MIN_SHARED
 from .coded_blocks import CodedForm, coded_form, encode_coded_blocks, with_runs
+from .encode import copied_to_caller
 from .sizes import block_log2
 from .writer import FrameForm, frame_form, seal
 
+_MAX_SHORT = MIN_SHARED  #: values, from which on an array is not short
 _MIN_BYTES = 257  #: of values, below which they may be stored as they are
 _NO_COLUMNS = for_kernels(())
 _tuple: Any = tuple.__new__
@@ -147,6 +151,7 @@ class ShortForm:
     __slots__ = (
         "_counts_both",
         "_dtype",
+        "_every",
         "_gain",
         "_key",
         "_look",
@@ -177,7 +182,7 @@ class ShortForm:
         self._may_repeat = options.indexed and dtype.tail_bits > 0 and n_values >= MIN_INDEXED
         self._ways = [_Way(dtype, layout, options, length, plan.sampling, container, shape) for length in plan.lengths]
         wide, asks = dtype.wide, plan.asks_for_other_heads
-        self._n_usual = len(self._ways)
+        self._n_usual, self._every = len(self._ways), plan.sampling.every
         if asks and wide is not None:
             every_bit = lossless(wide, layout.mode)
             self._ways += [
@@ -210,31 +215,37 @@ class ShortForm:
             out.data,
         )
 
-    def encode(self, values: np.ndarray) -> tuple[bytes | None, int]:
-        """Return the frame of uintW[n_values], and what the array is like (``profile_of``). The frame is None where
-        something is worth a closer look, or where the array may be smaller in other blocks than coded ones."""
+    def encode(self, values: np.ndarray, out: Any) -> tuple[bytes | memoryview | None, int]:
+        """Return the frame of uintW[n_values], in ``out`` unless that is None, and what the array is like
+        (``profile_of``). The frame is None where something is worth a closer look, or where the array may be smaller in
+        other blocks than coded ones."""
         kind, step, rules = self._look
         profile: int = look_at[kind](values, step, rules)
         if profile or (self._may_repeat and repeats(values)):
             return None, profile
+        if self._may_tell and telling_bits(values, self._dtype):
+            return None, 0
         if self._tables is not None and fit_columns(values, self._tables, self._dtype):
             return None, 0
         memory: _Memory = acquire(self._key, self._new_memory)
-        frame = self._encode(values, memory)
+        end = self._encode(values, memory)
+        frame = None
+        if end:
+            frame = memory.view[:end].tobytes() if out is None else copied_to_caller(memory.view[:end], out)
         release(self._key, memory)
         return frame, 0
 
-    def _encode(self, values: np.ndarray, memory: _Memory) -> bytes | None:
-        """Return the frame as :meth:`encode` does, of an array without repetitions and column references."""
-        found = self._choose(values, memory)
-        if found is None:
-            return None
-        number, references, bits, others_bits = found
+    def _encode(self, values: np.ndarray, memory: _Memory) -> int:
+        """Write the frame of an array that neither repeats values nor may have column references or the sign in its
+        heads to the memory; return its bytes, 0 where :meth:`encode` has no frame."""
+        number, references, bits, others_bits = self._choose(values, memory)
         way, sample, (made, tables) = self._ways[number], memory.samples[number], memory.books
-        counts = sample.by_stream if references else sample.by_block
-        n_books, _ = way.fit.make(counts, 1, True, not references, memory.books, memory.choice)
+        counts, exact = sample.by_stream if references else sample.by_block, self._every == 1
+        if not (exact or (has_others(counts) and not has_few_heads(counts))):  # all values would be counted
+            return 0
+        n_books, _ = way.fit.make(counts, self._every, exact, exact and not references, memory.books, memory.choice)
         if not n_books:
-            return None
+            return 0
         if n_books == 1:
             start = way.start + made.records[0].tobytes()[: made.ends.item(0)]
             index_at = len(start) + 7 & ~7
@@ -246,7 +257,7 @@ class ShortForm:
         if self._may_be_predicted:
             record_bits = 8.0 * (len(start) - len(way.start))
             if self._is_predicted(values, memory, number, references, n_books, (bits, others_bits, record_bits)):
-                return None
+                return 0
         books: Books = with_runs(tables, n_books)
         form, coded, out = way.form, way.coded, memory.out
         coding = _tuple(
@@ -267,13 +278,13 @@ class ShortForm:
         code = encode_coded_blocks[coded.types]
         end = code(coding, None, 0, self._n_blocks, memory.coding[number], out, prelude_bytes)
         if end > form.limit:  # the blocks are stored raw, and the codebook is of no use
-            return None
+            return 0
         seal[None](out, np.frombuffer(start, np.uint8), index_at, prelude_bytes, end, memory.sizes)
-        return memory.view[:end].tobytes()
+        return int(end)
 
-    def _choose(self, values: np.ndarray, memory: _Memory) -> tuple[int, bool, float, float] | None:
+    def _choose(self, values: np.ndarray, memory: _Memory) -> tuple[int, bool, float, float]:
         """Return the number of the way that takes the fewest bits, whether its sub-streams have references of their
-        own, the bits that it takes, and what another head would take; None if the sign may be worth a place in it."""
+        own, the bits that it takes, and what another head would take."""
         ways, samples, scratch, may_refer = self._ways, memory.samples, memory.scratch, self._may_refer
         if self._counts_both:
             usual, wide = ways[0].sampling, ways[1].sampling
@@ -295,8 +306,6 @@ class ShortForm:
                     best, bits, references, least = number, plain, with_references, price
             if len(ways) > self._n_usual:
                 wide_plain, wide_relative = self._weigh(values, best + self._n_usual, memory)
-        if self._may_tell and telling_bits(values, self._dtype):
-            return None
         if len(ways) == self._n_usual:
             return best, references, bits, float("inf")
         wide_references = may_refer and wide_relative < wide_plain
@@ -348,7 +357,7 @@ class ShortForm:
             made.costs[:n_books],
             memory.choice,
             tail_bits,
-            1,
+            self._every,
             (STREAM_BITS + REFERENCE_BITS * references) / stream_len,
             memory.expected,
         )
@@ -380,11 +389,12 @@ def _form_of(
     return ShortForm(dtype, shape, container, layout, options, plan)
 
 
-def encode_short(request: EncodeRequest) -> tuple[bytes | None, int | None]:
+def encode_short(request: EncodeRequest, out: Any) -> tuple[bytes | memoryview | None, int | None]:
     """Encode a short array as one frame.
 
     Args:
         request: The array, and how to encode it.
+        out: Writable buffer for the frame, or None.
 
     Returns:
         The frame; None if the array is not short, or may be smaller otherwise than as coded blocks. And what the array
@@ -393,7 +403,7 @@ def encode_short(request: EncodeRequest) -> tuple[bytes | None, int | None]:
     (bits, dtype, shape, container), layout, _, options, _, _, fixed, shapes, base, standalone, one_base = request
     n_values = len(bits)
     if not (
-        n_values <= MAX_COUNTED
+        n_values < _MAX_SHORT
         and bits.nbytes >= _MIN_BYTES
         and layout.is_plain
         and base is None
@@ -404,4 +414,4 @@ def encode_short(request: EncodeRequest) -> tuple[bytes | None, int | None]:
     ):
         return None, None
     tensors = tuple(map(tuple, shapes or (shape,))) if n_values >= MIN_ROW_VALUES else ()
-    return _form_of(dtype, shape, container, layout, options, tensors, n_values).encode(bits)
+    return _form_of(dtype, shape, container, layout, options, tensors, n_values).encode(bits, out)

@@ -75,9 +75,9 @@ def _usual(options: EncoderOptions) -> EncoderOptions:
 
 def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Do what :func:`encode_array` does, once."""
-    short, profile = encode_short(request)
+    short, profile = encode_short(request, out)
     if short is not None:
-        return short if out is None else copied_to_caller(short, out)
+        return short
     if profile is None:
         profile = profile_of(request.values) if len(request.values.bits) else 0
     smallest: bytes | memoryview | None = None
