@@ -141,8 +141,8 @@ class Codebook:
 
     def fill_decode_table(self, table: np.ndarray) -> None:
         """Fill the decoding kernels' table, uint64[4096]."""
-        first = np.empty((2, prefix_code.TABLE_SIZE), np.uint8)
-        prefix_code.decode_table(self.length_array, self.codes, first[0], first[1], 6, table)
+        scratch = np.empty(prefix_code.TABLE_SIZE, np.uint64)
+        prefix_code.decode_table(self.length_array, MAX_SYMBOLS, self.codes, scratch, prefix_code.MOST, table)
 
     @cached_property
     def meanings(self) -> np.ndarray:

@@ -25,7 +25,7 @@ from ..kernels.block.header import OK
 from ..kernels.block.whole_read import KnownBooks, ReadForm, ReadMemory, read_whole
 from ..kernels.core.bundles import FrameBlocks, Geometry, Scratch
 from ..kernels.core.specialized import Specialized
-from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH, TABLE_SIZE
+from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH, MOST, TABLE_SIZE
 from ..memory import acquire, release, scratch_for
 from ..plan.codebooks import shipped_for
 from .coded_blocks import decode_coded_blocks, form_of
@@ -37,8 +37,7 @@ from .writer import block_sizes
 MAX_SMALL_VALUES = (1 << 18) - 1
 _MAX_BLOCKS, _MAX_BOOKS, _MAX_RECORD_BYTES = 16, 8, 144
 _STREAM_LOG2 = (8, 9)  #: as this encoder writes them
-#: Symbols of an entry of the decoding table, by values of a codebook up to which they are worth making no more.
-_SYMBOLS_OF_ENTRY = ((12 << 10, 1), (64 << 10, 3))
+_MIN_MANY = 12 << 10  #: values of a codebook from which on entries of the decoding table are worth more than one symbol
 _NO_COLUMNS = for_kernels(())
 _MAX_START = HEADER_BYTES + 8 * MAX_DIMENSIONS  #: bytes of a header and a shape
 _read_whole = Specialized(read_whole)
@@ -57,15 +56,6 @@ class _Memory(NamedTuple):
     read: ReadMemory
     scratch: Scratch
     tail: FrameBlocks
-
-
-def _most_symbols(n_values: int) -> tuple[int, ...]:
-    """Return the symbols of an entry of the decoding table, by the number of codebooks."""
-    of_each = [n_values // max(n, 1) for n in range(_MAX_BOOKS + 1)]
-    return tuple([next((most for up_to, most in _SYMBOLS_OF_ENTRY if n < up_to), 6) for n in of_each])
-
-
-_SHORT_ENTRIES = _most_symbols(1)
 
 
 @cache
@@ -98,8 +88,8 @@ class _Form:
         "_known",
         "_layout",
         "_margin",
-        "_most",
         "_n_blocks",
+        "_n_many",
         "_planes",
         "_read",
         "_stream",
@@ -125,7 +115,7 @@ class _Form:
         self._known, self._types = _known(dtype), _types(dtype)
         self._coding = Geometry(n_values, self._block, self._stream), float_bits, _NO_COLUMNS
         self._planes, self._keys = planes, _keys(dtype, stream_log2)
-        self._most = _SHORT_ENTRIES if n_values < _SYMBOLS_OF_ENTRY[0][0] else _most_symbols(n_values)
+        self._n_many = n_values // _MIN_MANY
 
     def new_memory(self, n_books: int) -> _Memory:
         """Return memory for frames of so many codebooks."""
@@ -138,7 +128,7 @@ class _Form:
             np.zeros(256, np.uint8),
             np.zeros(MAX_LENGTH + 1, np.uint32),
             np.zeros(ESCAPE + 1, np.uint32),
-            np.zeros((2, TABLE_SIZE), np.uint8),
+            np.zeros(TABLE_SIZE, np.uint64),
             np.zeros(_MAX_BLOCKS, np.int64),
             np.zeros(_MAX_BLOCKS, np.int64),
             np.zeros(raw + 2 * self._margin, np.uint8),
@@ -152,7 +142,7 @@ class _Form:
         memory = acquire(key, lambda: self.new_memory(n_books))
         read, scratch, tail = memory
         end, types = self._n_blocks, self._types[out.flags.aligned]
-        first = _read_whole[None](data, self._most[n_books], self._read, self._known, read)
+        first = _read_whole[None](data, MOST if n_books <= self._n_many else 1, self._read, self._known, read)
         done = first >= 0
         if done:
             coding = _tuple(CodedDecoding, (*self._coding, read.books, self._planes))

@@ -12,7 +12,15 @@ from gcodec.kernels.entropy.encode_streams import (
     PrefixEncoder,
     encode_streams,
 )
-from gcodec.kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH, canonical_codes, encode_table
+from gcodec.kernels.entropy.prefix_code import (
+    ESCAPE,
+    MAX_LENGTH,
+    MOST,
+    TABLE_SIZE,
+    canonical_codes,
+    decode_table,
+    encode_table,
+)
 from tests.support.covering import each_pair
 
 HEAD_BITS = 8
@@ -74,3 +82,30 @@ def test_sub_streams_are_their_codes_one_behind_the_other(shape, escapes, likely
         assert sizes[s] == len(wanted)
         at += len(wanted)
     assert end == at
+
+
+@each_pair(shape=CODES, most=range(1, MOST + 1), escape=["first", "last"])
+def test_entries_to_decode_with_are_the_symbols_that_windows_begin_with(shape, most, escape):
+    lengths = np.zeros(256, np.uint8)
+    used = sorted(CODES[shape])
+    if escape == "first":
+        lengths[: len(used) - 1], lengths[ESCAPE] = used[1:], used[0]
+    else:
+        lengths[: len(used) - 1], lengths[ESCAPE] = used[:-1], used[-1]
+    codes, _ = codes_of(lengths)
+    n_symbols = len(used) - 2
+    table = np.full(TABLE_SIZE, 7, np.uint64)
+    decode_table(lengths, n_symbols, codes, np.full(TABLE_SIZE, 9, np.uint64), most, table)
+    by_code = {(int(length), int(codes[symbol])): symbol for symbol, length in enumerate(lengths) if length}
+    for window in range(TABLE_SIZE):
+        found, used_bits, more = list[int](), 0, True
+        while more and len(found) < most:
+            left = range(1, MAX_LENGTH - used_bits + 1)
+            begun = (by_code.get((n, (window >> used_bits) & (1 << n) - 1)) for n in left)
+            symbol = next((one for one in begun if one is not None), ESCAPE)
+            more = symbol != ESCAPE
+            if more:
+                found.append(symbol)
+                used_bits += int(lengths[symbol])
+        entry = sum(symbol << 8 * place for place, symbol in enumerate(found)) | used_bits << 48 | len(found) << 56
+        assert int(table[window]) == entry, window

@@ -70,7 +70,7 @@ class ReadMemory(NamedTuple):
         lengths: uint8[256], scratch.
         following: uint32[MAX_LENGTH + 1], scratch.
         codes: uint32[256], scratch.
-        first: uint8[2, 4096], scratch.
+        tables: uint64[4096], scratch.
         sizes: int64[n_blocks or more], result: bytes of each block.
         offsets: int64[n_blocks or more], result: where each begins, in the frame or in the tail.
         tail: uint8[n], result: the last blocks, so near the end of the frame that others lie behind it, and zeros.
@@ -83,7 +83,7 @@ class ReadMemory(NamedTuple):
     lengths: np.ndarray
     following: np.ndarray
     codes: np.ndarray
-    first: np.ndarray
+    tables: np.ndarray
     sizes: np.ndarray
     offsets: np.ndarray
     tail: np.ndarray
@@ -163,7 +163,7 @@ def _fill_books(frame, at, end, n_books, most, form, known, memory):
             return np.int64(-1)
         fill_tables(k, memory.ranges, lengths, form.head_bits, form.marks, form.shifts, memory.books)
         memory.books.escape_code[k] = codes[ESCAPE]
-        decode_table(lengths, codes, memory.first[0], memory.first[1], most, memory.books.table[k])
+        decode_table(lengths, memory.ranges[0, 1], codes, memory.tables, most, memory.books.table[k])
     return np.int64(at)
 
 

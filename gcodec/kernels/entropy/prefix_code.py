@@ -7,9 +7,11 @@ import numpy as np
 from ..core.jit import kernel
 from ..core.scalar import ESCAPE as ESCAPE
 from ..core.scalar import U32, U64
+from ..core.unaligned import subarray
 
 MAX_LENGTH = 12  #: longest code of the format, bits
 TABLE_SIZE = 1 << MAX_LENGTH
+MOST = 6  #: symbols of an entry of the table to decode with, at most
 NO_CODE = 64  #: length stored for a symbol without a code: more than the encoder appends at once
 
 
@@ -210,7 +212,7 @@ def encode_table(lengths, codes, table):
 
 
 @kernel
-def decode_table(lengths, codes, first_symbol, first_length, most, table):
+def decode_table(lengths, n_symbols, codes, scratch, most, table):
     """Fill the table to decode with: by the next 12 bits, up to six symbols at once. Fewer are slower to decode, but
     quicker to fill in.
 
@@ -219,46 +221,59 @@ def decode_table(lengths, codes, first_symbol, first_length, most, table):
 
     Args:
         lengths: uint8[256], 0 for no code.
+        n_symbols: as of :func:`canonical_codes`.
         codes: uint32[256] of :func:`canonical_codes`.
-        first_symbol: uint8[4096], scratch: by the next 12 bits, the first symbol.
-        first_length: uint8[4096], scratch: the bits of its code.
-        most: symbols of an entry at most, 1 to 6.
+        scratch: uint64[4096].
+        most: symbols of an entry at most, 1 to MOST.
         table: uint64[4096], result.
     """
-    # A code of so many bits is the beginning of every window whose lowest bits it is.
-    #     code of 3 bits               bbb
-    #     window             xxxxxxxxx bbb       code, code + 8, code + 16 ...: steps of 1 << length
-    #
-    # All windows with these lowest bits begin with the code. The code of all symbols is complete (the caller has
-    # checked its Kraft sum), so together they fill the table: nothing is left of what it held before.
     if most == 1:
-        for symbol in range(256):
-            length = lengths[symbol]
-            if length:
-                entry = U64(symbol) | (U64(length) << U64(48)) | (U64(1) << U64(56)) if symbol != ESCAPE else U64(0)
-                for window in range(codes[symbol], TABLE_SIZE, 1 << length):
-                    table[window] = entry
+        _single_symbols(lengths, n_symbols, codes, table)
         return
-    for symbol in range(256):
-        length = lengths[symbol]
-        if length:
-            for window in range(codes[symbol], TABLE_SIZE, 1 << length):
-                first_symbol[window] = symbol
-                first_length[window] = length
-    for window in range(TABLE_SIZE):
-        # What is left of the 12 bits after some codes has zeros above: a code that ends within the bits that are left
-        # is known, one that would reach into those zeros is not, and ends the entry. An escape ends it, too; as the
-        # first symbol it leaves the entry 0, of no bits, at which decode_streams stops.
-        entry = U64(0)
-        used = 0
-        number = 0
-        while number < most:
-            rest = window >> used
-            length = first_length[rest]
-            symbol = first_symbol[rest]
-            if used + length > MAX_LENGTH or symbol == ESCAPE:
-                break
-            used += length
-            entry |= U64(symbol) << U64(8 * number)
-            number += 1
-        table[window] = entry | (U64(used) << U64(48)) | (U64(number) << U64(56))
+    # Tables of windows of 0 bits, of 1 bit and so on, up to 12, each made of those of fewer bits: what follows a code
+    # has the entry of the bits that are left. A code that would reach beyond these is not known, and the entry 0, as
+    # the escape's is. Of 3 bits, with codes a 0, b 01, c 11, first bit lowest:
+    #     window    000   001   010   011   100   101   110   111
+    #     entry     aaa   ba    ab    ca    aa    b     ac    c        after the first, the entry of the bits left
+    scratch[1] = U64(0)  # the table of n bits begins at 1 << n
+    for n_bits in range(1, MAX_LENGTH + 1):
+        target = subarray(table, 0, TABLE_SIZE) if n_bits == MAX_LENGTH else subarray(scratch, 1 << n_bits, 1 << n_bits)
+        for window in range(1 << n_bits):
+            target[window] = U64(0)
+        for symbol in range(n_symbols + 1):
+            length = np.int64(lengths[symbol])
+            if length == 0 or length > n_bits:
+                continue
+            n_left = np.int64(1) << n_bits - length
+            left, first = subarray(scratch, n_left, n_left), np.int64(codes[symbol])
+            for k in range(n_left):
+                entry = left[k]
+                if entry >> U64(56) == U64(most):  # one symbol less, whose place the first one takes
+                    last = U64(lengths[np.int64(entry >> U64(8 * (most - 1))) & 255])
+                    entry = (entry & ~(U64(255) << U64(8 * (most - 1)))) - (last << U64(48)) - (U64(1) << U64(56))
+                n_and_bits = (entry >> U64(48)) + U64(1 << 8 | length)
+                target[first | k << length] = (
+                    U64(symbol) | (entry & U64((1 << 40) - 1)) << U64(8) | n_and_bits << U64(48)
+                )
+
+
+@kernel
+def _single_symbols(lengths, n_symbols, codes, table):
+    """Fill the table to decode with one symbol in each entry; arguments as of :func:`decode_table`."""
+    # A code of so many bits is the beginning of every window whose lowest bits it is. So the table is doubled, bit by
+    # bit, and codes of as many bits are put in where they are whole:
+    #     codes                 a 0, b 01, c 11           first bit lowest
+    #     windows of 1 bit      a -
+    #     windows of 2 bits     a - a -, then a b a c     0, 1, 2, 3
+    # The code of all symbols is complete (the caller has checked its Kraft sum), so together they fill the table:
+    # nothing is left of what it held before.
+    for length in range(1, MAX_LENGTH + 1):
+        half = 1 << length - 1
+        source, target = subarray(table, 0, half), subarray(table, half, half)
+        for window in range(half):
+            target[window] = source[window]
+        for k in range(n_symbols + 2):
+            symbol = k if k <= n_symbols else ESCAPE
+            if lengths[symbol] == length:
+                entry = U64(symbol) | (U64(length) << U64(48)) | (U64(1) << U64(56)) if symbol != ESCAPE else U64(0)
+                table[codes[symbol]] = entry
