@@ -32,8 +32,8 @@ from ..plan.codebooks import FitForm, fit_form
 from ..plan.columns import fit_columns
 from ..plan.indexing import MIN_INDEXED, repeats
 from ..plan.other_heads import telling_bits
-from ..plan.plan import PlanForm, expect_bits, plan_form
-from ..plan.prediction import MIN_ROW_VALUES, Predictor
+from ..plan.plan import PlanForm, expect_bits, plan_form, shapes_that_matter
+from ..plan.prediction import Predictor
 from ..plan.profile import look_at, look_step, rules_of
 from ..plan.request import EncodeRequest
 from ..plan.sampling import (
@@ -400,7 +400,7 @@ def encode_short(request: EncodeRequest, out: Any) -> tuple[bytes | memoryview |
         The frame; None if the array is not short, or may be smaller otherwise than as coded blocks. And what the array
         is like (``profile_of``); None if that was not looked at.
     """
-    (bits, dtype, shape, container), layout, _, options, _, _, fixed, shapes, base, standalone, one_base = request
+    (bits, dtype, shape, container), layout, _, options, _, _, fixed, _, base, standalone, one_base = request
     n_values = len(bits)
     if not (
         n_values < _MAX_SHORT
@@ -413,5 +413,5 @@ def encode_short(request: EncodeRequest, out: Any) -> tuple[bytes | memoryview |
         and not options.smallest
     ):
         return None, None
-    tensors = tuple(map(tuple, shapes or (shape,))) if n_values >= MIN_ROW_VALUES else ()
+    tensors = shapes_that_matter(request)
     return _form_of(dtype, shape, container, layout, options, tensors, n_values).encode(bits, out)

@@ -407,11 +407,17 @@ plan_form = lru_cache(256)(PlanForm)
 
 def _form_for(request: EncodeRequest, block: int) -> PlanForm:
     """Return what planning an array depends on, beside its values; arguments as of :func:`make_plan`."""
-    (values, dtype, shape, _), layout, _, options, _, _, fixed, shapes, _, standalone, _ = request
-    matters = len(values) >= MIN_ROW_VALUES and (options.prediction or options.columns)
-    tensors = tuple(map(tuple, shapes or (shape,))) if matters else ()
+    (values, dtype, _, _), layout, _, options, _, _, fixed, _, _, standalone, _ = request
     references = None if fixed is None else fixed.references
-    return plan_form(len(values), dtype, layout, options, block, references, standalone, tensors)
+    return plan_form(len(values), dtype, layout, options, block, references, standalone, shapes_that_matter(request))
+
+
+def shapes_that_matter(request: EncodeRequest) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the tensors that an array holds; none where planning does not ask for them."""
+    (values, _, shape, _), options = request.values, request.options
+    if len(values) < MIN_ROW_VALUES or not (options.prediction or options.columns):
+        return ()
+    return tuple(map(tuple, request.shapes or (shape,)))
 
 
 def _sample_for_codebooks(planner: SamplePlanner, candidate: Candidate, lossy: bool) -> Sample:

@@ -96,9 +96,11 @@ def test_short_arrays_have_the_frames_of_all_steps(
     st.sampled_from((1, 2, 32, 48, 64, 128, 200)),
     st.sampled_from(OPTIONS),
     st.integers(0, 2**32),
-    st.sampled_from(("plain", "columns", "rows", "uniform", "few", "positive", "two scales", "special")),
+    st.sampled_from(
+        ("plain", "columns", "scaled rows", "rows", "uniform", "few", "positive", "two scales", "special", "zeros")
+    ),
 )
-@settings(max_examples=150)
+@settings(max_examples=200)
 def test_longer_arrays_and_matrices_have_the_frames_of_all_steps(
     dtype: str, n: int, columns: int, options: EncoderOptions, seed: int, how: str
 ) -> None:
@@ -107,6 +109,10 @@ def test_longer_arrays_and_matrices_have_the_frames_of_all_steps(
     values = rng.standard_normal((n_rows, columns))
     if how == "columns":
         values *= np.exp2(-rng.uniform(0, 6, columns))
+    elif how == "scaled rows":  # each a sub-stream of its own
+        values *= np.exp2(-rng.uniform(0, 6, (n_rows, 1)))
+    elif how == "zeros":  # a share of the rows, and of the values
+        values *= (rng.random((n_rows, 1)) < 0.7) & (rng.random(values.shape) < rng.random())
     elif how == "rows":
         values = np.outer(np.exp(values[:, 0]), values[0]) * (1 + rng.uniform(0, 1e-3, values.shape))
     elif how == "uniform":
