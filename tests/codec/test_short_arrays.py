@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -142,3 +143,18 @@ def test_usual_short_arrays_are_encoded_by_few_calls(dtype: str, n: int) -> None
         with pytest.raises(gcodec.InvalidArgument, match="too few for the frame"):
             gcodec.encode(values, dtype=dtype, out=out[:-1])
     assert notes == [True] * 2  # and the third says what is wrong itself
+
+
+@pytest.mark.parametrize("dtype", BY_NAME)
+@pytest.mark.parametrize("columns", [64, 128, 192])
+def test_matrices_with_rows_of_zeros_and_of_different_scales_have_the_frames_of_all_steps(
+    dtype: str, columns: int
+) -> None:
+    """Whether sub-streams as long as rows are tried depends on the options."""
+    rng = np.random.default_rng(columns)
+    for n_rows, options in product((70, 256), OPTIONS):
+        values = rng.standard_normal((n_rows, columns)) * np.exp2(-rng.uniform(0, 12, (n_rows, 1)))
+        values[rng.random(n_rows) < 0.5] = 0
+        matrix = typed(dtype, from_floats(KINDS[dtype], values.reshape(-1))).reshape(values.shape)
+        few, all_steps = both_frames(matrix, dtype, options)
+        assert few == all_steps, (n_rows, options)
