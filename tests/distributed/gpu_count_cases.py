@@ -1,0 +1,124 @@
+"""What the host asks of a device and of the network for the buckets of a step, counted among ranks without a device:
+what runs, in tests/distributed/test_gpu_counts.py.
+
+The codec is the device's own, its kernels compiled for the host (:mod:`tests.gpu.cuda_torch`); frames travel as they
+would by NCCL, in a group of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import gcodec.distributed as gd
+from gcodec import gpu
+from gcodec.distributed.ddp import codec_state
+from gcodec.distributed.reduction import gpu_coder
+from gcodec.distributed.transport import gpu as gpu_transport
+from gcodec.distributed.transport import lane as lanes
+from gcodec.gpu import gpu_memory
+from tests.distributed.ddp_cases import Given
+from tests.distributed.rank_basics import dense_sum, rank, same_bits, size, values_at
+from tests.gpu.cuda_torch import TorchOnHost
+
+N_VALUES = 1 << 16  #: of each bucket: no rank's part is empty
+
+COUNTS: Counter[str] = Counter()  #: what was asked for so far
+
+
+class CountingMemory(TorchOnHost):
+    """A pretended device that counts launches, and copies to the host, for each of which the host waits."""
+
+    def fetch_all(self, *arrays: Any) -> list[np.ndarray]:
+        if all(array.tensor is arrays[0].tensor for array in arrays):
+            COUNTS.update(waits=1, downloads=1)
+        return super().fetch_all(*arrays)
+
+    def heads(self, tensors: Any, sizes: Any) -> list[np.ndarray]:
+        COUNTS.update(waits=1, downloads=1)
+        return super().heads(tensors, sizes)
+
+    def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
+        COUNTS.update(launches=blocks > 0)
+        super().launch(kernel, blocks, *args)
+
+
+class CountingGroup:
+    """A group that counts what it is asked for: messages, and collectives."""
+
+    def __init__(self, group: Any, counted: dict[str, str]) -> None:
+        self._group, self._counted = group, counted
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._group, name)
+        if name not in self._counted:
+            return found
+
+        def counted(*arguments: Any) -> Any:
+            COUNTS.update([self._counted[name]])
+            return found(*arguments)
+
+        return counted
+
+
+#: What is counted of a lane's Gloo group, and of the group in NCCL's place, by torch's names for it.
+OF_LANE = {"send": "messages", "alltoall_base": "exchanges", "all_to_all_single": "exchanges"}
+OF_DEVICE = {"alltoall_base": "swaps", "all_to_all_single": "swaps"}
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[None]:
+    """Make all tensors seem to be on a device, whose kernels run, and count what is asked of it and of the network."""
+    private_group = lanes.private_group
+
+    def counted_group(*arguments: Any) -> Any:
+        return CountingGroup(private_group(*arguments), OF_LANE)
+
+    def in_place_of_nccl(lane: Any, device: torch.device) -> Any:
+        store = lanes.PrefixStore("in place of nccl/", lane.store)
+        return CountingGroup(private_group(store, lane.rank, lane.size, lane.timeout), OF_DEVICE)
+
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (gpu, "_memory", lambda tensors: CountingMemory(None)),
+            (gpu, "_indexed", lambda device: torch.device("cpu")),
+            (gpu_memory, "TorchMemory", CountingMemory),
+            (gpu_coder.SideStream, "finish", lambda side: COUNTS.update(waits=1)),
+            (codec_state, "is_on_gpu", lambda tensor: True),
+            (lanes, "private_group", counted_group),
+            (gpu_transport, "has_nccl", lambda group: True),
+            (gpu_transport, "_private_nccl", in_place_of_nccl),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+def counts_of_a_step(mode: str) -> list[dict[str, int]]:
+    """Return what a step of the hook asks for, once codebooks are kept: of two buckets, which are alike, and of four."""
+    gd.close_lanes()
+    terms = [values_at(who, N_VALUES, torch.float32) for who in range(size())]
+    wanted = dense_sum(terms, True)
+    chosen: Any = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(5)}[mode]
+    found = []
+    with counting():
+        for n_buckets in (2, 4):
+            model = DistributedDataParallel(Given((N_VALUES,) * n_buckets), bucket_cap_mb=0.1)
+            state = gd.CompressedAllreduce(mode=chosen, smallest=0, bypass=None, refresh=gd.Refresh(100, 9.0))
+            model.register_comm_hook(state, gd.hook)
+            for _ in range(4):
+                COUNTS.clear()
+                model.zero_grad()
+                model([terms[rank()]] * n_buckets).backward()
+            found.append(dict(COUNTS))
+            assert state.stats()["last_step"]["calls"] == n_buckets
+            if mode == "lossless":
+                assert all(same_bits(part.grad, wanted) for part in model.module.parts)
+        gd.close_lanes()
+    return found
