@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
+import gcodec.distributed as gd
+from gcodec.distributed.reduction import gpu_coder, gpu_reduce
+from gcodec.distributed.stats import Counters
+from gcodec.dtypes import BY_NAME
 from tests.distributed import gpu_count_cases as cases
+from tests.distributed import thread_ranks
+from tests.distributed.gpu_allreduce_cases import CODEC
+from tests.distributed.rank_basics import dense_sum, same_bits, values_at
 from tests.support.rank_fixtures import ranks_of
 
 ranks = ranks_of(2, 4)
@@ -50,3 +58,23 @@ def test_a_bucket_on_devices_asks_for_as_little_as_is_promised(ranks, mode):
         for n_buckets, counts in zip((2, 4), of_rank, strict=True):
             asked = Asked(*(counts.get(name, 0) for name in Asked._fields))
             assert asked == Asked(*(n_buckets * each + more for each, more in zip(bucket, step, strict=True)))
+
+
+@pytest.mark.parametrize(("size", "n_values"), [(2, 500), (3, 500), (64, 64 * 64), (64, 100)])
+def test_an_all_reduce_among_many_ranks_sends_what_is_promised(size, n_values, monkeypatch):
+    monkeypatch.setattr(gpu_coder, "gpu", CODEC)
+    monkeypatch.setattr(gpu_reduce, "_ALIGN", 64)
+    terms = [values_at(who, n_values, torch.float32) for who in range(size)]
+    wanted = dense_sum(terms, True)
+
+    def reduce(lane: thread_ranks.ThreadLane) -> bool:
+        coder = gpu_coder.GpuCoder(BY_NAME["float32"], gd.Lossless(), None, None, Counters())
+        result = torch.empty_like(terms[0])
+        gpu_reduce.GpuReduction(lane, coder, terms[lane.rank], result, mean=True, terms=()).run()
+        return same_bits(result, wanted)
+
+    n_halves = 1 if size == 2 else 2
+    for same, messages, swaps in thread_ranks.run(size, reduce):
+        assert same
+        assert messages == {"send": (n_halves + 1) * (size - 1), "recv": (n_halves + 1) * (size - 1)}
+        assert swaps == {"alltoall": n_halves}
