@@ -96,6 +96,10 @@ class StubMemory(gpu_memory.TorchMemory):
         self.counts["waits"] += 1
         return super().fetch_all(*arrays)
 
+    def begin_fetch(self, array: Any) -> gpu_memory.PendingCopy:
+        """Return a copy for whose result the host waits."""
+        return _CountedCopy(super().fetch_all(array)[0])
+
     def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
         """Count."""
         self.counts["waits"] += 1
@@ -107,6 +111,12 @@ class StubMemory(gpu_memory.TorchMemory):
         if isinstance(kernel, NativeKernel) and kernel.name.startswith("decode"):
             statuses: GpuArray = args[-1]
             statuses.tensor[statuses.address - statuses.tensor.data_ptr() :].fill_(OK)
+
+
+class _CountedCopy(gpu_memory.PendingCopy):
+    def result(self) -> np.ndarray:
+        StubMemory.counts["waits"] += 1
+        return super().result()
 
 
 _NOTHING = contextlib.nullcontext()

@@ -295,6 +295,7 @@ def start_decode(
     device: torch.device | str | None = None,
     codebooks: Sequence[Codebook | ChangeCodebook] = (),
     max_output_bytes: int | None = None,
+    preludes: Sequence[Any] = (),
 ) -> DecodedBatch:
     """Start to decode frames to tensors on a CUDA device, and wait for nothing but their preludes.
 
@@ -306,6 +307,8 @@ def start_decode(
         device: where the tensors go; the device of the first frame if None.
         codebooks: codebooks that frames may name, besides those that come with gcodec.
         max_output_bytes: max size of all tensors together.
+        preludes: the prelude of each frame on the host, as ``Batch.preludes`` has it, or None where it is to be fetched
+            from the device: nothing waits where all are given.
 
     Returns:
         The batch. Its ``tensors`` may be used at once by what comes later on the stream. ``check()`` waits for the
@@ -321,7 +324,7 @@ def start_decode(
     from . import batches
     from . import gpu_memory as memory
 
-    return batches.begin_decoding(memory.TorchMemory(where), frames, codebooks, max_output_bytes)
+    return batches.begin_decoding(memory.TorchMemory(where), frames, codebooks, max_output_bytes, preludes)
 
 
 def decode_batch(

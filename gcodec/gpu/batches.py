@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import InvalidArgument, LimitExceeded, NoMemory, check_output_limit
+from ..errors import GcodecError, InvalidArgument, LimitExceeded, NoMemory, check_output_limit
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import Codebook
 from ..format.modes import BitLayout
 from ..format.prelude import FindCodebook
 from ..format.shipped import find as find_prior
-from ..frame.decode import FrameReader
+from ..frame.decode import FrameReader, bytes_like
 from ..frame.smallest import encode_array
 from ..options import EncoderOptions, check_base_array
 from ..plan.request import EncodeRequest
-from ..tensors import TORCH
+from ..tensors import TORCH, kernel_view
 from . import decoder, encoder, sparse_decoder, sparse_encoder
 from .encoder import Batch, GpuSource, SharedCodebook
 from .gpu_memory import Memory, is_fault
@@ -173,18 +174,37 @@ class DecodedBatch:
             if not frame.decodable:
                 decode_on_host(memory, frame.data, tensor, find)
 
+    def ended(self) -> bool:
+        """Return True once :meth:`check` does not wait."""
+        return all(group.statuses.ended() for group in self._started)
+
+    @cached_property
+    def errors(self) -> dict[int, GcodecError]:
+        """What is wrong with frames, by number: those that are damaged, or have what is not known. Waits for the device
+        when it is first read, once for each way to cut values into planes."""
+        found: dict[int, GcodecError] = {}
+        for group in self._started:
+            for number, error in group.failures().items():
+                frame = group.frames[number]
+                place = self._places[id(frame)]
+                if error is not None:
+                    found[place] = error
+                    continue
+                try:
+                    decode_on_host(self._memory, frame.data, self.tensors[place], self._find)
+                except GcodecError as refused:
+                    found[place] = refused
+        self._started = []
+        return found
+
     def check(self) -> list[Any]:
-        """Return the tensors once it is certain that their values are the frames'; waits for the device, once for each
-        way to cut values into planes.
+        """Return the tensors once it is certain that their values are the frames'; waits as :meth:`errors`.
 
         Raises:
             GcodecError: a frame is damaged, or has what is not known, as ``gcodec.decode`` says.
         """
-        for group in self._started:
-            for number in group.failures():
-                frame = group.frames[number]
-                decode_on_host(self._memory, frame.data, self.tensors[self._places[id(frame)]], self._find)
-        self._started = []
+        if self.errors:
+            raise self.errors[min(self.errors)]
         return self.tensors
 
 
@@ -193,22 +213,28 @@ def begin_decoding(
     frames: Sequence[Any],
     books: Sequence[Codebook | ChangeCodebook] = (),
     max_output_bytes: int | None = None,
+    preludes: Sequence[Any] = (),
 ) -> DecodedBatch:
     """Start to decode frames to tensors on the device.
 
-    Waits for the preludes of frames on the device; frames that the kernels do not know go through the host.
+    Waits for the preludes of frames on the device that are not given; frames that the kernels do not know go through
+    the host.
 
     Args:
         memory: the device.
         frames: tensors of bytes on the device, or bytes.
         books: codebooks that frames may name, besides those that come with gcodec.
         max_output_bytes: max size of all tensors together.
+        preludes: of each frame its prelude, bytes-like, or None; or nothing.
 
     Raises:
         GcodecError: as :func:`gcodec.decode` raises.
+        InvalidArgument: preludes are not as many as the frames.
     """
     find = finder(books)
-    parsed = _parsed(memory, frames, find) if frames else []
+    if len(preludes) not in (0, len(frames)):
+        raise InvalidArgument(f"preludes must be one for each of the {len(frames)} frames, not {len(preludes)}")
+    parsed = _parsed(memory, frames, find, preludes) if frames else []
     _check_limit(parsed, max_output_bytes)
     return DecodedBatch(memory, parsed, _new_tensors(memory, parsed), find)
 
@@ -273,10 +299,14 @@ def decode_one(
     return result if out is None else out
 
 
-def _parsed(memory: Memory, frames: Sequence[Any], find: FindCodebook) -> list[Parsed]:
-    """Return frames on the device, and their preludes. Raises GcodecError."""
+def _parsed(memory: Memory, frames: Sequence[Any], find: FindCodebook, preludes: Sequence[Any] = ()) -> list[Parsed]:
+    """Return frames on the device, and their preludes, those that are given as they are. Raises GcodecError."""
     there = [memory.bytes_of(frame) for frame in frames]
-    return parse(memory, there, find, [memory.host_bytes(frame) for frame in frames])
+    on_host = [memory.host_bytes(frame) for frame in frames]
+    for number, prelude in enumerate(preludes):
+        if prelude is not None:
+            on_host[number] = kernel_view(bytes_like(prelude))
+    return parse(memory, there, find, on_host)
 
 
 def _check_apart(memory: Memory, one: Any, other: Any, names: str) -> None:

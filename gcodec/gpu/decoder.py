@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import Corruption
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
 from ..format.prelude import Prelude
@@ -16,7 +17,7 @@ from ..frame.kinds import check_status
 from ..kernels.block import header
 from ..kernels.cuda.launch_tables import COUNT, FIRST, FRAME, TARGET, DecodeTables, EncodedFrames
 from ..kernels.cuda.native import decoder_for
-from .gpu_memory import Memory
+from .gpu_memory import Memory, PendingCopy
 from .kernel_tables import decode_tables, value_coding_of
 from .preludes import Parsed
 
@@ -27,35 +28,32 @@ class Decoding:
 
     Attributes:
         memory: The device.
-        statuses: Status of each block of all frames, int32[n_blocks] on the device.
+        statuses: Status of each block of all frames, int32[n_blocks], on their way to the host.
         frames: The frames.
     """
 
     memory: Memory
-    statuses: Any
+    statuses: PendingCopy
     frames: Sequence[Parsed]
 
-    def failures(self) -> list[int]:
-        """Return the numbers of frames with blocks of kinds that the device does not know, which the host has to decode
-        or to refuse; waits for the device.
-
-        Raises:
-            Corruption: A block of another frame is damaged.
-        """
-        statuses, first, left = self.memory.fetch(self.statuses), 0, []
+    def failures(self) -> dict[int, Corruption | None]:
+        """Return what is wrong with frames that were not decoded, by number: None for blocks of kinds that the device
+        does not know, which the host has to decode or to refuse. Waits for the device."""
+        statuses, first, found = self.statuses.result(), 0, dict[int, Corruption | None]()
         if (statuses == header.OK).all():
-            return []
+            return found
         for number, frame in enumerate(self.frames):
             own = statuses[first : first + len(frame.sizes)]
             first += len(frame.sizes)
             bad = np.flatnonzero(own != header.OK)
-            if not len(bad):
-                continue
-            if (own == header.BAD_KIND).any():
-                left.append(number)
-            else:
-                check_status(int(own[bad[0]]), int(bad[0]))
-        return left
+            if len(bad):
+                found[number] = None
+                if not (own == header.BAD_KIND).any():
+                    try:
+                        check_status(int(own[bad[0]]), int(bad[0]))
+                    except Corruption as error:
+                        found[number] = error
+        return found
 
 
 def decode(memory: Memory, frames: Sequence[Parsed], targets: Sequence[Any]) -> list[Decoding]:
@@ -107,7 +105,7 @@ def _decode_alike(memory: Memory, frames: Sequence[Parsed], targets: Sequence[An
     tables = _tables_of(memory, common, books, columns)
     kernel = decoder_for(dtype.bits, dtype.head_bits, dtype.fine_bits > 0, common.widths, n_levels, bool(columns))
     memory.launch(kernel, n_blocks, EncodedFrames(words, *sent), value_coding, tables, out, statuses)
-    return Decoding(memory, statuses, frames)
+    return Decoding(memory, memory.begin_fetch(statuses), frames)
 
 
 def _fill_rows(rows: np.ndarray, preludes: Sequence[Prelude]) -> tuple[tuple[Codebook, ...], list[ColumnReferences]]:

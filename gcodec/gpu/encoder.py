@@ -14,13 +14,15 @@ from ..dtypes import DType
 from ..errors import InvalidArgument
 from ..format.codebook import Codebook
 from ..format.modes import BitLayout
-from ..format.prelude import PRELUDE_BYTES_AT, Start, bare_start, start_of
+from ..format.prelude import PRELUDE_BYTES_AT, Start, bare_start, prelude_size, start_of
 from ..frame.sizes import raw_bytes
 from ..kernels.cuda.launch_tables import (
+    BARE,
     BLOCK,
     LIMIT,
     MAX_BINS,
     MAX_BLOCK_LOG2,
+    PRELUDE,
     ROOM,
     Output,
     Tensors,
@@ -78,6 +80,7 @@ class Batch:
         places: The byte of ``target`` at which each frame begins.
         results: Size and more of each frame, as ``seal_frames`` writes them.
         faults: Not zero for a tensor with levels that the ladder lacks, as encoding finds them.
+        max_prelude_bytes: Bytes that the prelude of each frame has at most.
     """
 
     memory: Memory
@@ -85,6 +88,7 @@ class Batch:
     places: list[int]
     results: Any
     faults: Any
+    max_prelude_bytes: list[int]
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -93,9 +97,24 @@ class Batch:
         Raises:
             InvalidArgument: A tensor has levels that the ladder lacks.
         """
-        faulty, results = self.memory.fetch_all(self.faults, self.results)
+        return self._checked_sizes(*self.memory.fetch_all(self.faults, self.results))
+
+    @cached_property
+    def preludes(self) -> list[np.ndarray]:
+        """Return the prelude of each frame, uint8 on the host, for :func:`gcodec.gpu.start_decode`; waits for the
+        device once, for the sizes, too. Raises as :attr:`sizes`."""
+        tables = self.faults, self.results
+        parts = [self.memory.part(table, 0, table.nbytes) for table in tables]
+        for at, limit in zip(self.places, self.max_prelude_bytes, strict=True):
+            parts.append(self.memory.part(self.target, at, at + limit))
+        faults, results, *starts = self.memory.heads(parts, [len(part) for part in parts])
+        sizes = self._checked_sizes(faults.view(np.uint32), results.view(np.int64).reshape(-1, 2))
+        self.__dict__["sizes"] = sizes  # as cached_property keeps them
+        return [start[: prelude_size(start, size)[0]] for start, size in zip(starts, sizes, strict=True)]
+
+    def _checked_sizes(self, faults: np.ndarray, results: np.ndarray) -> list[int]:
         sizes: list[int] = results[:, 0].tolist()
-        if faulty[: len(sizes)].any():
+        if faults[: len(sizes)].any():
             raise InvalidArgument("levels must be below the number of levels in the ladder, which some are not")
         return sizes
 
@@ -333,7 +352,7 @@ def encode(
     memory.launch(kernels.encode, n_blocks, tensors, value_coding, tables, out)
     memory.launch(kernels.seal, n, rows, assembly, value_coding, out, preludes, block_places, results, frames)
     memory.launch(kernels.move, n_blocks, tensors, value_coding, tables, out, block_places, results, frames)
-    return Batch(memory, goal, upload.places, results, faults)
+    return Batch(memory, goal, upload.places, results, faults, upload.max_prelude_bytes)
 
 
 class _Upload(NamedTuple):
@@ -345,6 +364,7 @@ class _Upload(NamedTuple):
         places: The byte at which each frame begins.
         n_bytes: Bytes that the frames take at most.
         bound: Max bytes of the first frame.
+        max_prelude_bytes: Bytes that the prelude of each frame has at most.
     """
 
     packed: PackedArrays
@@ -352,6 +372,7 @@ class _Upload(NamedTuple):
     places: list[int]
     n_bytes: int
     bound: int
+    max_prelude_bytes: list[int]
 
 
 def _upload_of(
@@ -380,7 +401,7 @@ def _upload_of(
     if room >= 0:
         parts[0, ROOM] = room
     sent = packed(batch.rows, batch.owner, parts, starts, np.zeros(n, np.uint32), np.zeros((n, 2), np.int64))
-    return _Upload(sent, batch.n_blocks, places, size, bound)
+    return _Upload(sent, batch.n_blocks, places, size, bound, parts[:, [PRELUDE, BARE]].max(axis=1).tolist())
 
 
 @lru_cache(256)

@@ -49,6 +49,28 @@ def is_fault(error: RuntimeError) -> bool:
     return isinstance(error, torch.AcceleratorError)
 
 
+class PendingCopy:
+    """A copy to the host that a device makes when it comes to it.
+
+    Args:
+        data: where the copy goes, on the host.
+        event: torch's, behind the copy; None if that has been made.
+    """
+
+    def __init__(self, data: np.ndarray, event: Any = None) -> None:
+        self._data, self._event = data, event
+
+    def ended(self) -> bool:
+        """Return True once :meth:`result` does not wait."""
+        return self._event is None or self._event.query()
+
+    def result(self) -> np.ndarray:
+        """Return the copy; waits for it."""
+        if not self.ended():
+            self._event.synchronize()
+        return self._data
+
+
 class Memory(Protocol):
     """A device as the binding sees it.
 
@@ -86,6 +108,9 @@ class Memory(Protocol):
 
     def fetch_all(self, *arrays: Any) -> list[np.ndarray]:
         """Return copies of arrays on the host; waits once if they were sent together."""
+
+    def begin_fetch(self, array: Any) -> PendingCopy:
+        """Start to copy an array to the host, and wait for nothing."""
 
     def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
         """Return the first bytes of tensors of bytes, copied to the host; waits as :meth:`fetch` does."""
@@ -231,7 +256,7 @@ class TorchMemory:
         return [GpuArray(tensor, address + begin, dtype, shape) for begin, dtype, shape in packed.places]
 
     def _staging(self, size: int) -> torch.Tensor:
-        """Return memory of the host's that the device can read by itself."""
+        """Return memory of the host's that the device can read and write by itself."""
         import torch
 
         self.check_capture()  # a replay would read the memory when it holds something else
@@ -279,6 +304,19 @@ class TorchMemory:
             data[begin - first : begin - first + array.nbytes].view(array.dtype).reshape(array.shape)
             for begin, array in zip(begins, arrays, strict=True)
         ]
+
+    def begin_fetch(self, array: Any) -> PendingCopy:
+        """See :class:`Memory`. Copies to pinned memory, which the device writes to by itself."""
+        begin = array.address - array.tensor.data_ptr()
+        with self._current():
+            staged = self._staging(array.nbytes)
+            staged.copy_(array.tensor[begin : begin + array.nbytes], non_blocking=True)
+            event = self._mark()
+        return PendingCopy(staged.numpy().view(array.dtype).reshape(array.shape), event)
+
+    def _mark(self) -> Any:
+        """Return an event behind all that the stream was given so far."""
+        return self.stream.record_event()
 
     def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
         """See :class:`Memory`."""

@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,7 +28,9 @@ from gcodec.distributed import collectives, diloco
 from gcodec.distributed.ddp import codec_state
 from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels
 from gcodec.distributed.transport import gpu as gpu_transport
-from gcodec.distributed.transport.lane import lane_of
+from gcodec.distributed.transport.lane import Lane, lane_of, private_group
+from gcodec.format.prelude import prelude_size
+from gcodec.frame.decode import read_start
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.distributed import allreduce_cases, ddp_cases, fsdp_cases
 from tests.distributed.rank_basics import batch_of, crc, rank, same_bits, size, values_at
@@ -40,7 +43,7 @@ def fresh_codebook(tensors: Sequence[torch.Tensor], **options: Any) -> object:
     return object()
 
 
-def encode_batch(tensors: Sequence[torch.Tensor], *, codebook: object, **options: Any) -> list[torch.Tensor]:
+def start_batch(tensors: Sequence[torch.Tensor], *, codebook: object, **options: Any) -> Any:
     assert codebook is not None
     CALLS["encode"] += 1
     CALLS["frames"] += len(tensors)
@@ -50,13 +53,27 @@ def encode_batch(tensors: Sequence[torch.Tensor], *, codebook: object, **options
         gcodec.encode(x, levels=None if own is None else own.numpy(), threads=1, **options)
         for x, own in zip(tensors, graded, strict=True)
     ]
-    return [torch.frombuffer(bytearray(frame), dtype=torch.uint8) for frame in frames]
+    made = [torch.frombuffer(bytearray(frame), dtype=torch.uint8) for frame in frames]
+    starts = [frame[: prelude_size(np.frombuffer(frame, np.uint8))[0]] for frame in frames]
+    return SimpleNamespace(frames=made, preludes=starts)
 
 
-def decode_batch(frames: Sequence[torch.Tensor], *, device: Any, max_output_bytes: int) -> list[torch.Tensor]:
-    decoded = [gcodec.decode(bytes(frame.numpy()), like="torch", max_output_bytes=max_output_bytes) for frame in frames]
-    assert sum(item.nbytes for item in decoded) <= max_output_bytes
-    return decoded
+def start_decode(
+    frames: Sequence[torch.Tensor], *, device: Any, max_output_bytes: int, preludes: Sequence[bytes | None]
+) -> Any:
+    """Decode at once, and tell later what is wrong, as a device does; of preludes at once."""
+    tensors, errors = [], {}
+    for number, (frame, prelude) in enumerate(zip(frames, preludes, strict=True)):
+        data = bytes(frame.numpy())
+        head = np.frombuffer(prelude or data, np.uint8)
+        start, *_ = read_start(head, *prelude_size(head, len(data)))
+        try:
+            tensors.append(gcodec.decode(data, like="torch", max_output_bytes=max_output_bytes))
+        except gcodec.Corruption as error:
+            tensors.append(torch.full(start.shape, float("nan"), dtype=getattr(torch, start.dtype.name)))
+            errors[number] = error
+    assert sum(item.nbytes for item in tensors) <= max_output_bytes
+    return SimpleNamespace(tensors=tensors, errors=errors, ended=lambda: True)
 
 
 def levels_batch(
@@ -70,17 +87,22 @@ def levels_batch(
 
 
 CODEC = SimpleNamespace(
-    fresh_codebook=fresh_codebook, encode_batch=encode_batch, decode_batch=decode_batch, levels_batch=levels_batch
+    fresh_codebook=fresh_codebook, start_batch=start_batch, start_decode=start_decode, levels_batch=levels_batch
 )
 
 
-class _Borrowed:
-    """A lane's own group in the place of a private one of NCCL's; ``ends`` has how those of this process were ended."""
+class _InPlaceOfNccl:
+    """A Gloo group in the place of a private one of NCCL's; ``ends`` has how those of this process were ended.
+
+    Args:
+        lane: the lane whose ranks it has.
+        device: the device of the tensors.
+    """
 
     ends: ClassVar[list[str]] = []
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
+    def __init__(self, lane: Lane, device: torch.device) -> None:
+        self._group = private_group(PrefixStore("in place of nccl/", lane.store), lane.rank, lane.size, lane.timeout)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._group, name)
@@ -105,7 +127,7 @@ def there(by: str) -> Iterator[mock.Mock]:
             (diloco, "is_on_gpu", is_on_gpu),
             (collectives, "is_on_gpu", is_on_gpu),
             (gpu_transport, "has_nccl", lambda group: by == "group"),
-            (gpu_transport, "_private_nccl", lambda lane, device: _Borrowed(lane.group)),
+            (gpu_transport, "_private_nccl", _InPlaceOfNccl),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
         yield is_on_gpu
@@ -155,7 +177,7 @@ def refreshes() -> tuple[int, int]:
 def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
     """Run :func:`fault_cases.fault` as if on devices."""
     group = dist.new_group(timeout=timedelta(seconds=60))
-    lane = lane_of(group, timedelta(seconds=2 if kind == "size" else 30))
+    lane = lane_of(group, timedelta(seconds=2 if kind in ("size", "host") else 30))
     tensor = values_at(rank(), 400_000, torch.float32)
     before, guilty = tensor.clone(), rank() == culprit
     name = text = following = ""
@@ -163,7 +185,7 @@ def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
         if guilty and kind == "host":
             stack.enter_context(mock.patch.object(allreduce, "is_on_gpu", lambda tensor: False))
         elif guilty:
-            stack.enter_context(mock.patch.object(CODEC, "encode_batch", _sabotaged(kind)))
+            stack.enter_context(mock.patch.object(CODEC, "start_batch", _sabotaged(kind)))
         for attempt in range(2):
             try:
                 gd.allreduce(tensor, group=group, smallest=0, threads=1)
@@ -208,7 +230,7 @@ def damaged_fsdp(culprit: int) -> str:
     loss = torch.nn.functional.cross_entropy(model(x), y)
     with there("staged"), contextlib.ExitStack() as stack:
         if rank() == culprit:
-            stack.enter_context(mock.patch.object(CODEC, "encode_batch", _sabotaged("payload")))
+            stack.enter_context(mock.patch.object(CODEC, "start_batch", _sabotaged("payload")))
         try:
             loss.backward()
         except Exception as error:
@@ -218,12 +240,12 @@ def damaged_fsdp(culprit: int) -> str:
 
 def ends_of_private_groups(culprit: int) -> tuple[list[str], list[str]]:
     """Return how the private NCCL group ended with its lane: with one that is closed, and with one that has failed."""
-    _Borrowed.ends.clear()
+    _InPlaceOfNccl.ends.clear()
     on_devices(allreduce_cases.exact, "group", dtype="float32", sizes=(2,), kinds=("normal",), smallest=0)
-    closed = [*_Borrowed.ends]
-    _Borrowed.ends.clear()
+    closed = [*_InPlaceOfNccl.ends]
+    _InPlaceOfNccl.ends.clear()
     fault("other values", culprit, "group")
-    return closed, [*_Borrowed.ends]
+    return closed, [*_InPlaceOfNccl.ends]
 
 
 def warmed(by: str) -> list[tuple[int, int, int]]:
@@ -235,7 +257,7 @@ def warmed(by: str) -> list[tuple[int, int, int]]:
         here = mock.Mock(return_value=torch.device("cpu"))
         stack.enter_context(mock.patch.object(gcodec.gpu, "warmup_device", here))
         private = stack.enter_context(
-            mock.patch.object(gpu_transport, "_private_nccl", side_effect=lambda lane, device: _Borrowed(lane.group))
+            mock.patch.object(gpu_transport, "_private_nccl", side_effect=_InPlaceOfNccl)
         )
         kind = gpu_transport.NcclTransport if by == "group" else gpu_transport.StagedTransport
         swap = stack.enter_context(mock.patch.object(kind, "swap", autospec=True, side_effect=kind.swap))
@@ -347,20 +369,20 @@ def on_cuda(device: str = "cuda") -> int:
 def _sabotaged(kind: str) -> Any:
     calls = 0
 
-    def encode(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:
+    def encode(tensors: Sequence[torch.Tensor], **options: Any) -> Any:
         nonlocal calls
         calls += 1
         if kind == "exception" or (kind == "result" and calls == 2):
             raise ZeroDivisionError("a fault on purpose")
-        frames = encode_batch(tensors, **options)
+        batch = start_batch([values[:-8] for values in tensors] if kind == "other values" else tensors, **options)
         if kind == "payload":
-            for frame in frames:
-                frame[len(frame) // 2] ^= 1
+            for frame in batch.frames:
+                frame[len(frame) - len(frame) // 4] ^= 1
+        if kind == "prelude":
+            batch.preludes = [bytes([*prelude[:-1], prelude[-1] ^ 1]) for prelude in batch.preludes]
         if kind == "size":
-            frames = [frame[:-4] for frame in frames]
-        if kind == "other values":
-            frames = encode_batch([values[:-8] for values in tensors], **options)
-        return frames
+            batch.frames = [frame[:-4] for frame in batch.frames]
+        return batch
 
     return encode
 

@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from torch._C._distributed_c10d import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec.distributed as gd
@@ -33,8 +34,21 @@ N_VALUES = 1 << 16  #: of each bucket: no rank's part is empty
 COUNTS: Counter[str] = Counter()  #: what was asked for so far
 
 
+class NextWait:
+    """An event of a device that never idles: what it is behind has come to pass when the host next waits for it."""
+
+    def __init__(self) -> None:
+        self._waits = COUNTS["waits"]
+
+    def query(self) -> bool:
+        return COUNTS["waits"] > self._waits
+
+    def synchronize(self) -> None:
+        COUNTS.update(waits=1)
+
+
 class CountingMemory(TorchOnHost):
-    """A pretended device that counts launches, and copies to the host, for each of which the host waits."""
+    """A pretended device that counts launches, copies to the host, and waits of the host for it."""
 
     def fetch_all(self, *arrays: Any) -> list[np.ndarray]:
         if all(array.tensor is arrays[0].tensor for array in arrays):
@@ -44,6 +58,13 @@ class CountingMemory(TorchOnHost):
     def heads(self, tensors: Any, sizes: Any) -> list[np.ndarray]:
         COUNTS.update(waits=1, downloads=1)
         return super().heads(tensors, sizes)
+
+    def begin_fetch(self, array: Any) -> gpu_memory.PendingCopy:
+        COUNTS.update(downloads=1)
+        return super().begin_fetch(array)
+
+    def _mark(self) -> Any:
+        return NextWait()
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
         COUNTS.update(launches=blocks > 0)
@@ -82,7 +103,7 @@ def counting() -> Iterator[None]:
         return CountingGroup(private_group(*arguments), OF_LANE)
 
     def in_place_of_nccl(lane: Any, device: torch.device) -> Any:
-        store = lanes.PrefixStore("in place of nccl/", lane.store)
+        store = PrefixStore("in place of nccl/", lane.store)
         return CountingGroup(private_group(store, lane.rank, lane.size, lane.timeout), OF_DEVICE)
 
     with contextlib.ExitStack() as stack:
@@ -101,7 +122,7 @@ def counting() -> Iterator[None]:
 
 
 def counts_of_a_step(mode: str) -> list[dict[str, int]]:
-    """Return what a step of the hook asks for, once codebooks are kept: of two buckets, which are alike, and of four."""
+    """Return what a step of the hook asks for, once codebooks are kept: of two buckets, which are alike; of four."""
     gd.close_lanes()
     terms = [values_at(who, N_VALUES, torch.float32) for who in range(size())]
     wanted = dense_sum(terms, True)

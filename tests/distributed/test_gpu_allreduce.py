@@ -102,7 +102,8 @@ def test_sums_on_devices_have_the_bits_of_sums_on_the_host(ranks):
         ("payload", "staged", "Corruption", "checksum"),
         ("size", "staged", "Corruption", "a frame of"),
         ("other values", "group", "Corruption", "values of"),
-        ("host", "staged", "PeerError", "differs in"),
+        ("prelude", "staged", "Corruption", "checksum"),
+        ("host", "staged", "PeerError", f"rank {CULPRIT} (all-reduce 0): no answer within 2 s"),
     ],
 )
 def test_a_fault_of_one_device_is_an_error_on_all_ranks(ranks, kind, by, error, text):

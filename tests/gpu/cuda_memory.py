@@ -12,7 +12,7 @@ import numpy as np
 
 from gcodec.dtypes import BY_NAME, DType
 from gcodec.errors import InvalidArgument
-from gcodec.gpu.gpu_memory import PackedArrays
+from gcodec.gpu.gpu_memory import PackedArrays, PendingCopy
 
 
 class _At:
@@ -81,6 +81,9 @@ class HostMemory:
     def fetch_all(self, *arrays: np.ndarray) -> list[np.ndarray]:
         self.waited += 1
         return [array.copy() for array in arrays]
+
+    def begin_fetch(self, array: np.ndarray) -> PendingCopy:
+        return PendingCopy(array.copy())
 
     def heads(self, tensors: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
         self.waited += 1

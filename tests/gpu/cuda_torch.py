@@ -40,6 +40,9 @@ class TorchOnHost(seam.TorchMemory):
     def _staging(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8)
 
+    def _mark(self) -> None:
+        pass
+
     def check_capture(self) -> None:
         pass
 

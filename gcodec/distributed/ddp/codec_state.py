@@ -38,6 +38,7 @@ from ..transport.arguments import check_group_member, check_optional_duration, c
 from ..transport.jobs import ALL_REDUCE, LaneJob, StartedJob, result_of, then
 from ..transport.lane import Lane, lane_with_options
 from ..transport.message import agreement_of
+from ..transport.small_exchange import confirmed
 from ..uncompressed import UncompressedBuckets, small_reason, type_reason
 from .group_check import check_group
 
@@ -99,7 +100,7 @@ class CompressedAllreduce:
         self._codebooks = SharedCodebooks(self.refresh or Refresh())
         self._codebook_refresh = CodebookRefresh(self._codebooks, self._stats)
         self._uncompressed = UncompressedBuckets("CompressedAllreduce")
-        self._compressed_any = self._warned = False
+        self._compressed_any = self._warned = self._unconfirmed = False
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
         self._results: dict[tuple[int, ...], torch.Tensor] = {}  #: by the ids of their parameters, as layouts are
@@ -153,7 +154,7 @@ class CompressedAllreduce:
         counters = Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
         counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
         job = self._job(lane, bucket, counters)
-        end_bucket = partial(self._end_bucket, index, buffer, counters)
+        end_bucket, label = partial(self._end_bucket, index, buffer, counters), self._label(index)
 
         def reduce_bucket() -> torch.Tensor | StartedJob:
             value = job.run()
@@ -161,7 +162,11 @@ class CompressedAllreduce:
                 started: torch.Tensor | StartedJob = then(value, end_bucket)
                 return started
             lane.drain()  # a step ends when all of its buckets have
-            result = end_bucket(result_of(value))
+            if self._unconfirmed:
+                self._unconfirmed = False
+                result = confirmed(lane, label, lambda: end_bucket(result_of(value)))
+            else:
+                result = end_bucket(result_of(value))
             self._end_step(lane)
             return result
 
@@ -195,7 +200,7 @@ class CompressedAllreduce:
         on_gpu = is_on_gpu(buffer)
         if lane.size == 1:
             return identity_job(buffer) if on_gpu else LaneJob(lambda: buffer)
-        label = f"step {self._stats.steps}, bucket {index}"
+        label = self._label(index)
         dense = LaneJob(lambda: start_dense_allreduce(lane, buffer, True, counters, label), begins=True)
         if on_gpu:
             dense = gpu_dense_allreduce_job(lane, buffer, True, counters, label, is_timed=self._is_trying)
@@ -211,7 +216,7 @@ class CompressedAllreduce:
         gradients, result = self._gradients(bucket), buffer if in_place else self._result_for(bucket)
         request = ReduceRequest(lane, buffer, result, self.mode, True, counters, gradients, label)
         if on_gpu:
-            coded = gpu_allreduce_job(request, self._gpu_codebooks(index, buffer))
+            coded = gpu_allreduce_job(request, self._gpu_codebooks(index, buffer), goes_on=self._goes_on)
         else:
             coded = self._coded_job(request, self._shared(gradients))
         if self._bypass is None:
@@ -219,6 +224,17 @@ class CompressedAllreduce:
         jobs = {CODED: coded, DENSE: dense} | ({} if on_gpu else self._other_jobs(request, gradients))
         reduce = partial(_as_bypass_decides, self._bypass, request, jobs)
         return LaneJob(reduce, coded.abort, coded.devices, coded.place, coded.begins)
+
+    def _label(self, index: int) -> str:
+        return f"step {self._stats.steps}, bucket {index}"
+
+    def _goes_on(self) -> bool:
+        """Return True if a bucket on a device is left to it, and confirmed with the others at the end of the step. On
+        the lane's thread."""
+        # The first step may have no last bucket: with static_graph, DDP's has none.
+        goes_on = self._stats.steps > 0 and not self._is_trying()
+        self._unconfirmed |= goes_on
+        return goes_on
 
     def _is_trying(self) -> bool:
         """Return True in the steps of a trial, whose seconds must not be left to the next. On the lane's thread."""

@@ -14,7 +14,7 @@ import torch
 from ... import gpu
 from ...compressors.contract import sum_by_rank, wide
 from ...dtypes import DTYPES, DType
-from ...errors import Corruption
+from ...errors import Corruption, GcodecError
 from ...stream import is_refresh_due
 from ..modes import FixedBits, Mode, NearLossless
 from ..stats import Counters
@@ -36,11 +36,13 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        # Of high priority: its kernels are short and the network waits for them, while those of a backward pass fill
+        # the device for milliseconds.
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
 
     def mark(self) -> Any:
-        """Record and return an event behind all work that the current stream has been given so far."""
-        return None if self._stream is None else torch.cuda.current_stream(self.device).record_event()
+        """Record and return an event behind all work that this stream has been given so far."""
+        return None if self._stream is None else self._stream.record_event()
 
     def current(self) -> AbstractContextManager[Any]:
         """Return a context in which this stream is the current one."""
@@ -63,6 +65,15 @@ class SideStream:
 @cache
 def side_stream_of(device: torch.device) -> SideStream:
     """Return the side stream of a device, always the same one."""
+    return SideStream(device)
+
+
+@cache
+def encoding_stream_of(device: torch.device) -> SideStream:
+    """Return the stream on which a device encodes contributions, always the same one.
+
+    They do not wait for what the side stream waits for, which is the frames of the buffer before.
+    """
     return SideStream(device)
 
 
@@ -116,6 +127,43 @@ class GpuCodebooks:
             self._in_use[kind] = _InUse(codebook, age, usual)
 
 
+class EncodedFrame(NamedTuple):
+    """A frame on a device.
+
+    Attributes:
+        data: the frame, uint8.
+        prelude: its prelude, on the host; None where it is to be read from the frame.
+    """
+
+    data: torch.Tensor
+    prelude: bytes | None
+
+
+class StartedFrames(NamedTuple):
+    """Frames that a device decodes.
+
+    Attributes:
+        values: the values of each frame, flat, for what comes later on the stream.
+        batch: tells when they were decoded, and whether they could be.
+        counters: takes times.
+    """
+
+    values: list[torch.Tensor]
+    batch: Any
+    counters: Counters
+
+    def ended(self) -> bool:
+        """Return True once :meth:`errors` does not wait."""
+        return bool(self.batch.ended())
+
+    def errors(self) -> dict[int, GcodecError]:
+        """Return what is wrong with frames, by number; waits for their statuses."""
+        start = perf_counter()
+        errors: dict[int, GcodecError] = self.batch.errors
+        self.counters.decode_seconds += perf_counter() - start
+        return errors
+
+
 @dataclass(frozen=True)
 class GpuCoder:
     """Encodes and decodes parts of a buffer of one type on a device.
@@ -139,8 +187,9 @@ class GpuCoder:
         """True if decoding may return other values than were encoded."""
         return bool(self.mode.bit_layout(self.dtype).lossy)
 
-    def encode(self, parts: Sequence[Part], kind: int) -> list[torch.Tensor]:
-        """Return a frame (uint8) of each part. Waits for their sizes, and for a histogram where a codebook is made.
+    def encode(self, parts: Sequence[Part], kind: int) -> list[EncodedFrame]:
+        """Return a frame of each part. Waits once for their sizes and preludes, and once for a histogram where a
+        codebook is made.
 
         Args:
             parts: the values, and where they begin in the buffer.
@@ -157,35 +206,42 @@ class GpuCoder:
         book = None if self.codebooks is None else self.codebooks.current(kind)
         if book is None:
             book = gpu.fresh_codebook(tensors, **options)
-        frames = gpu.encode_batch(tensors, codebook=book, **options)
+        batch = gpu.start_batch(tensors, codebook=book, **options)
+        preludes = list(map(bytes, batch.preludes))  # first: the sizes come with them
+        frames = [EncodedFrame(*made) for made in zip(batch.frames, preludes, strict=True)]
         n_values = sum(values.numel() for values in tensors)
         if self.codebooks is not None and n_values:
-            self.codebooks.record(kind, book, 8 * sum(map(len, frames)) / n_values)
+            self.codebooks.record(kind, book, 8 * sum(len(frame.data) for frame in frames) / n_values)
         self.counters.encode_seconds += perf_counter() - start
         self.counters.encoded_bytes += n_values * self.dtype.itemsize
         return frames
 
-    def decode(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Return the values of frames, flat. Waits for their statuses.
+    def decode(self, frames: Sequence[EncodedFrame], sizes: Sequence[int]) -> StartedFrames:
+        """Start to decode frames. Waits for those preludes that are not known.
 
         Args:
-            frames: the frames, uint8.
+            frames: the frames.
             sizes: the number of values that each must have.
 
         Raises:
-            Corruption: a frame is damaged, or has other values than are due.
-            GcodecError: whatever else ``gcodec.decode`` raises.
+            Corruption: a prelude is damaged, or a frame has other values than are due.
+            GcodecError: whatever else ``gcodec.decode`` raises of preludes.
         """
         start = perf_counter()
         n_bytes = sum(sizes) * self.dtype.itemsize
-        values = gpu.decode_batch(frames, device=frames[0].device, max_output_bytes=n_bytes)
+        batch = gpu.start_decode(
+            [frame.data for frame in frames],
+            device=frames[0].data.device,
+            max_output_bytes=n_bytes,
+            preludes=[frame.prelude for frame in frames],
+        )
         expected = getattr(torch, self.dtype.name)
-        for part, size in zip(values, sizes, strict=True):
+        for part, size in zip(batch.tensors, sizes, strict=True):
             if part.dtype != expected or part.numel() != size:
                 raise Corruption(f"a frame of {part.numel()} values of {part.dtype} instead of {size} of {expected}")
         self.counters.decode_seconds += perf_counter() - start
         self.counters.decoded_bytes += n_bytes
-        return [part.view(-1) for part in values]
+        return StartedFrames([part.view(-1) for part in batch.tensors], batch, self.counters)
 
 
 def sum_in_rank_order(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tensor:

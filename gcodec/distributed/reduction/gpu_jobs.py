@@ -1,12 +1,14 @@
 """A lane's jobs for tensors on CUDA devices.
 
-A job runs on a side stream, which waits for the work that training's stream had been given when the job was made.
-Waiting for a job makes streams wait for each other, never the host for the device.
+A job runs on a side stream, and encodes contributions on one of their own. Both wait for the work that training's
+stream had been given when the job was made. Waiting for a job makes streams wait for each other, never the host for the
+device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -15,11 +17,12 @@ import torch
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless
 from ..stats import Counters
-from ..transport.gpu import gpu_transport_of
-from ..transport.jobs import LaneJob
+from ..transport.gpu import gpu_transport_of, mark_of
+from ..transport.jobs import LaneJob, StartedJob
 from ..transport.lane import Lane
+from ..transport.small_exchange import confirmed, tell
 from ..transport.transfers import labeled
-from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, side_stream_of
+from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, encoding_stream_of, side_stream_of
 from .gpu_levels import GpuLevelChooser
 from .gpu_reduce import GpuReduction, GpuScatter
 from .reduce_request import ReduceRequest
@@ -31,21 +34,27 @@ def is_on_gpu(tensor: torch.Tensor) -> bool:
 
 
 def side_stream_job(
-    buffers: Sequence[torch.Tensor], run: Callable[[], Any], abort: Callable[..., None] | None = None
+    buffers: Sequence[torch.Tensor], run: Callable[[], Any], abort: Callable[[BaseException], None] | None = None
 ) -> LaneJob:
     """Return the job that calls ``run`` on the side stream of the buffers' device, or for buffers on the host.
 
     Args:
         buffers: what ``run`` reads and writes, on one device; they are ready in the caller's current stream.
         run: does the work, on the lane's thread.
-        abort: as for :class:`LaneJob`.
+        abort: as for :class:`LaneJob`; called where ``run`` fails, too.
     """
-    side = side_stream_of(buffers[0].device)
-    mark = side.mark()
+    device = buffers[0].device
+    side, encoding, mark = side_stream_of(device), encoding_stream_of(device), mark_of(device)
 
     def run_on_side_stream() -> Any:
         side.after(mark, *buffers)
-        return run()
+        encoding.after(mark, *buffers)
+        try:
+            return run()
+        except BaseException as error:
+            if abort is not None:
+                abort(error)
+            raise
 
     return LaneJob(run_on_side_stream, abort, _devices(buffers[0]), side.current)
 
@@ -65,7 +74,7 @@ def gpu_connect_job(lane: Lane, device: torch.device) -> LaneJob:
         transport.all_reduce(sums)
         frame = torch.zeros(8, dtype=torch.uint8, device=device)
         lengths = [0 if rank == lane.rank else 8 for rank in range(lane.size)]
-        transport.swap([frame[:length] for length in lengths], lengths)
+        transport.swap([frame[:length] for length in lengths], lengths)()
         side_stream_of(device).finish()
 
     return side_stream_job([sums], lambda: labeled("warming up", connect))
@@ -105,24 +114,24 @@ def gpu_dense_allreduce_job(
         if is_timed():
             side_stream_of(flat.device).finish()
 
-    return side_stream_job([flat], reduce_uncompressed)
+    return side_stream_job([flat], reduce_uncompressed, partial(tell, lane))
 
 
-def gpu_allreduce_job(request: ReduceRequest, codebooks: GpuCodebooks | None = None) -> LaneJob:
+def gpu_allreduce_job(
+    request: ReduceRequest,
+    codebooks: GpuCodebooks | None = None,
+    *,
+    goes_on: Callable[[], bool] = lambda: False,
+) -> LaneJob:
     """Return the job that all-reduces a buffer on a CUDA device. Its value is the request's result.
 
     Args:
         request: what to reduce, and how.
         codebooks: the codebooks kept for this buffer; None to make them anew.
+        goes_on: asked on the lane's thread; True leaves the end to the device, as a ``StartedJob``, which no rank has
+            confirmed to the others: :func:`~gcodec.distributed.transport.small_exchange.confirmed` is for the caller.
     """
-
-    def reduce_compressed() -> torch.Tensor:
-        _reduction(request, codebooks).run()
-        return request.result
-
-    return side_stream_job(
-        [request.flat, request.result], reduce_compressed, lambda error: _reduction(request, codebooks).abort(error)
-    )
+    return _reduction_job(request, codebooks, GpuReduction, goes_on)
 
 
 def gpu_reduce_scatter_job(request: ReduceRequest, codebooks: GpuCodebooks | None = None) -> LaneJob:
@@ -133,15 +142,7 @@ def gpu_reduce_scatter_job(request: ReduceRequest, codebooks: GpuCodebooks | Non
         codebooks: the codebooks kept for this buffer; None to make them anew.
     """
 
-    def reduce_compressed() -> torch.Tensor:
-        _reduction(request, codebooks, GpuScatter).run()
-        return request.result
-
-    return side_stream_job(
-        [request.flat, request.result],
-        reduce_compressed,
-        lambda error: _reduction(request, codebooks, GpuScatter).abort(error),
-    )
+    return _reduction_job(request, codebooks, GpuScatter, lambda: False)
 
 
 def gpu_dense_reduce_scatter_job(
@@ -168,9 +169,20 @@ def gpu_dense_reduce_scatter_job(
     return side_stream_job([flat, part], reduce_uncompressed)
 
 
-def _reduction(
-    request: ReduceRequest, codebooks: GpuCodebooks | None, kind: type[GpuReduction] = GpuReduction
-) -> GpuReduction:
+def _reduction_job(
+    request: ReduceRequest, codebooks: GpuCodebooks | None, kind: type[GpuReduction], goes_on: Callable[[], bool]
+) -> LaneJob:
+    def reduce_compressed() -> torch.Tensor | StartedJob:
+        started = _reduction(request, codebooks, kind).run().then(lambda _: request.result)
+        if goes_on():
+            return started
+        result: torch.Tensor = confirmed(request.lane, request.label or "all-reduce", started.finish)
+        return result
+
+    return side_stream_job([request.flat, request.result], reduce_compressed, partial(tell, request.lane))
+
+
+def _reduction(request: ReduceRequest, codebooks: GpuCodebooks | None, kind: type[GpuReduction]) -> GpuReduction:
     """Make the reduction of a request. Runs on the lane's thread, as optimizers' state is read here."""
     dtype, mode, gradients = request.dtype, request.mode, request.gradients
     level_chooser = None

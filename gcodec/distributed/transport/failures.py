@@ -11,7 +11,7 @@ import atexit
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
@@ -20,6 +20,8 @@ from torch._C._distributed_c10d import Store
 
 from ...threads import Call, start_thread
 
+#: How the records of ranks begin that have waited for all others in vain, and do not know for whom.
+WAITED = "has waited: "
 _PATIENCE = 0.5  #: seconds within which a rank that has closed its connections will have written its record
 _PAUSE = 0.02  #: seconds from poll to poll
 _MAX_LENGTH = 800  #: characters of a record
@@ -57,47 +59,50 @@ class FailureRecords:
 
     def reason_of(self, rank: int) -> str | None:
         """Return why a rank has failed; None if there was no record at the first call, as nobody waits twice for it."""
-        if rank not in self._reasons:
-            self._reasons[rank] = self._read(rank)
-        return self._reasons[rank]
+        return self.reasons_of([rank])[rank]
 
-    def _read(self, rank: int) -> str | None:
-        end = monotonic() + _PATIENCE
+    def reasons_of(self, ranks: Sequence[int]) -> dict[int, str | None]:
+        """Return why ranks have failed, by rank, as :meth:`reason_of`; the records of all are waited for together."""
+        unread = [rank for rank in ranks if rank not in self._reasons]
+        if unread:
+            self._reasons.update(dict.fromkeys(unread))
+            _briefly(self._store, lambda: self._read(unread))
+        return {rank: self._reasons[rank] for rank in ranks}
 
-        def poll() -> str | None:
-            while not self._store.check([_key(rank)]):
-                if monotonic() > end:
-                    return None
+    def _read(self, ranks: Sequence[int]) -> None:
+        end, missing = monotonic() + _PATIENCE, list(ranks)
+        while missing:
+            for rank in [rank for rank in missing if self._store.check([_key(rank)])]:
+                self._reasons[rank] = self._store.get(_key(rank)).decode(errors="replace")
+                missing.remove(rank)
+            if monotonic() > end:
+                return
+            if missing:
                 sleep(_PAUSE)
-            return self._store.get(_key(rank)).decode(errors="replace")
-
-        return _briefly(self._store, poll)
 
 
 def _key(rank: int) -> str:
     return f"given-up-{rank}"  # ranks of any version look for this key
 
 
-def _briefly(store: Store, call: Callable[[], str | None]) -> str | None:
-    """Return the result of ``call``, or None if it fails or hangs.
+def _briefly(store: Store, call: Callable[[], None]) -> None:
+    """Make a call to a store, which may fail or hang.
 
     The store is served by one of the ranks' processes; calls to the store of a stopped process do not return, so they
     are made on a thread of their own, which is then left behind, until the interpreter ends.
     """
-    results: list[str | None] = []
 
-    def call_and_keep_result() -> None:
+    def call_or_fail() -> None:
         with suppress(RuntimeError):
-            results.append(call())
+            call()
 
     try:
-        thread = start_thread(call_and_keep_result)
+        thread = start_thread(call_or_fail)
     except RuntimeError:  # no thread can be started: without the record, which only explains another error
-        return None
+        return
     thread.join(2 * _PATIENCE)
     if thread.is_alive():
         _abandoned.append((thread, store))
-    return results[0] if results else None
 
 
 def end_abandoned_calls() -> None:

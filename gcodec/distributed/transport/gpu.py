@@ -1,13 +1,13 @@
 """Transports of frames on a CUDA device from rank to rank: NCCL, or Gloo through the host's memory.
 
 Sizes are known on both sides by then, for NCCL does not say how much it has received. All that is called here is called
-on the lane's thread, with the side stream current, in the same order on all ranks.
+on the lane's thread, in the same order on all ranks.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -21,13 +21,15 @@ from .transfers import Buffers, Transfers
 
 _log = logging.getLogger("gcodec.distributed")
 _TAG = 1 << 30  #: from here on: tags that no other message of a lane's has
+Collect = Callable[[], list[torch.Tensor]]
 
 
 class GpuTransport(Protocol):
     """Moves bytes between devices."""
 
-    def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Send each rank its frame, and return the frames that the ranks have sent this one, by rank.
+    def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> Collect:
+        """Send each rank its frame, made on the current stream. Return a function that returns the frames that the
+        ranks have sent this one, by rank, for the stream that is current when it is called.
 
         Args:
             frames: a frame for each rank, by rank: uint8, empty for none.
@@ -54,13 +56,21 @@ class NcclTransport:
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
 
-    def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+    def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> Collect:
         """Implement :meth:`GpuTransport.swap` by one collective, without waiting for a device."""
         sent = torch.cat(list(frames))
         received = torch.empty(sum(sizes), dtype=torch.uint8, device=sent.device)
         lengths = [len(frame) for frame in frames]
-        inner_method(self.group, "alltoall_base")(received, sent, list(sizes), lengths).wait()
-        return list(received.split(list(sizes)))
+        work = inner_method(self.group, "alltoall_base")(received, sent, list(sizes), lengths)
+
+        def collect() -> list[torch.Tensor]:
+            work.wait()
+            # NCCL's stream has waited for the one they were made on, and this one waits for NCCL's: torch must not give
+            # their memory to the first one again before that.
+            _record_here(sent, received)
+            return list(received.split(list(sizes)))
+
+        return collect
 
     def all_reduce(self, flat: torch.Tensor) -> None:
         """Implement :meth:`GpuTransport.all_reduce`."""
@@ -91,14 +101,23 @@ class StagedTransport:
         self._buffers = Buffers(pinned=device.type == "cuda")
         self._n_swaps = 0
 
-    def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
+    def swap(self, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> Collect:
         """Implement :meth:`GpuTransport.swap`; receives are posted before sends. Raises PeerError."""
         transfers = self.lane.transfers(_where, self._buffers)
         try:
-            return self._swap(transfers, frames, sizes)
+            received = self._swap(transfers, frames, sizes)
         except BaseException:
             self.lane.parked.append(transfers)  # what the network may still write to must live on
             raise
+        copied = mark_of(self.device)
+
+        def collect() -> list[torch.Tensor]:
+            if copied is not None:
+                torch.cuda.current_stream(self.device).wait_event(copied)
+            _record_here(*received)
+            return received
+
+        return collect
 
     def _swap(self, transfers: Transfers, frames: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
         lane = self.lane
@@ -141,6 +160,19 @@ def _reduce_scatter(group: dist.ProcessGroup, flat: torch.Tensor, part: torch.Te
     options = dist.ReduceScatterOptions()
     options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
     inner_method(group, "reduce_scatter_single")(part, flat, options).wait()
+
+
+def _record_here(*tensors: torch.Tensor) -> None:
+    """Tell torch that the current stream uses these tensors."""
+    for tensor in tensors:
+        if tensor.device.type == "cuda":
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def mark_of(device: torch.device) -> Any:
+    """Record and return an event behind all work that a device's current stream has been given so far; None for the
+    host."""
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
 def _where(peer: int) -> str:

@@ -123,8 +123,8 @@ class LaneJob:
         devices: the CUDA devices of the value, for its :class:`Future`.
         place: returns the context in which the job runs and is completed, such as a CUDA stream.
         begins: True if ``run`` may return a ``StartedJob`` and waits for no other rank before that. Jobs that may wait
-            run only after all started jobs have ended: another rank may be waiting for such an end, and does not
-            begin its own waiting job before that.
+            run only after all started jobs have ended that do not go on by themselves: another rank may be waiting for
+            such an end, and does not begin its own waiting job before that.
     """
 
     def __init__(

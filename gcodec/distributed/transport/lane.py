@@ -74,6 +74,8 @@ class Lane:
         buffers: memory for messages; only the thread uses it.
         failure: the first error of any job; None so far.
         closed: True once :meth:`close` has been called.
+        has_told: True once all ranks know that some rank has failed, as far as it is for this one to tell them
+            (``small_exchange``); only the thread uses it.
         gpu_transports: how frames travel, by CUDA device; only the thread uses it.
         parked: what failed jobs have handed to the network, which may still write to it: kept, so that it lives on.
     """
@@ -87,7 +89,7 @@ class Lane:
         self._sequence = 0  #: all-reduces begun, the same on all ranks; only the thread touches it
         self.buffers = Buffers()
         self.failure: BaseException | None = None
-        self.closed = False
+        self.closed = self.has_told = False
         self.gpu_transports: dict[torch.device, Any] = {}
         self.parked: list[Any] = []
         self._started: list[tuple[StartedJob, Future, Place]] = []
@@ -184,6 +186,7 @@ class Lane:
                 job, future = item
                 self._attempt(partial(self._run_or_abort, job), future, job.place)
                 del item, job, future  # they hold on to memory, and the next job may be long in coming
+                self._end_ended()
                 lighten_orphans()
                 # More started jobs would take memory without making anything faster: the network is busy with one.
                 while sum(started.advance is not None for started, *_ in self._started) > _MAX_STARTED:
@@ -200,10 +203,14 @@ class Lane:
         while self._started:
             with suppress(Empty):
                 return self._queue.get(timeout=_POLL_SECONDS)
-            while self._started and self._started[0][0].has_ended():
-                started, future, place = self._started.pop(0)
-                self._attempt(started.finish, future, place)
+            self._end_ended()
         return self._queue.get()
+
+    def _end_ended(self) -> None:
+        """End the first started jobs, as long as they have gone on by themselves and ended."""
+        while self._started and self._started[0][0].has_ended():
+            started, future, place = self._started.pop(0)
+            self._attempt(started.finish, future, place)
 
     def _go_on(self) -> bool:
         """Advance the first started job that does not go on by itself; returns False if there is none."""
@@ -217,17 +224,21 @@ class Lane:
     def _run_or_abort(self, job: LaneJob) -> Any:
         """Run a job, or on a broken lane abort it; returns what its ``run`` returned."""
         # A job that may wait for other ranks must not do so while one of them waits for messages of a job that this
-        # one has started: neither would get what it waits for.
-        if not job.begins:
+        # one has started: neither would get what it waits for. What goes on by itself needs no messages of the lane's.
+        if not job.begins and any(started.advance is not None for started, *_ in self._started):
             self.drain()
-        if self.failure is not None:
-            if job.abort is not None:  # other ranks may expect messages: they get the reason instead
-                job.abort(self.failure)
-            raise self._closed_error() from self.failure
+        if self.failure is not None and job.abort is not None:  # other ranks may expect messages: they get the reason
+            job.abort(self.failure)
+        self.check_unbroken()
         value = job.run()
         if not isinstance(value, StartedJob):
             self.drain()  # jobs complete in the order in which they were handed in
         return value
+
+    def check_unbroken(self) -> None:
+        """Raise an error if a job has failed."""
+        if self.failure is not None:
+            raise self._closed_error() from self.failure
 
     def drain(self) -> None:
         """Wait for the end of all started jobs; may be called by jobs, on the lane's thread."""

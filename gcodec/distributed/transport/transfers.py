@@ -193,7 +193,7 @@ class Transfers:
         """Return the error to raise, with the peer's failure record: one that had failed before is not to blame."""
         timed_out = "imed out" in str(error)
         what = f"no answer within {self._timeout.total_seconds():g} s" if timed_out else "the connection has failed"
-        text, reason = f"{where}: {what} ({_in_short(error)})", None
+        text, reason = f"{where}: {what} ({in_short(error)})", None
         if self.failure_records is not None:
             # First the record of this rank: a wait that timed out has closed all of its connections, so that others
             # are about to find it gone.
@@ -214,7 +214,7 @@ class Transfers:
             raise PeerError(f"{where}: the operation was aborted")
 
 
-def _in_short(error: RuntimeError) -> str:
+def in_short(error: RuntimeError) -> str:
     """Return Gloo's message without the source location before it and the advice after it."""
     line = str(error).splitlines()[0]
     return (line.partition("] ")[2] if line.startswith("[") else line).partition(". ")[0]

@@ -6,6 +6,7 @@ import mmap
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from gcodec.dtypes import BY_NAME
 from gcodec.format import modes as bit_layouts
 from gcodec.format import shipped
 from gcodec.format.columns import ColumnReferences
+from gcodec.format.prelude import prelude_size
 from gcodec.gpu import batches, decoder, kernel_tables, preludes
 from gcodec.kernels.block.header import CODED, OK, SEED
 from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
@@ -170,6 +172,27 @@ def statuses_that_are_read_late(memory: HostThreads, effort: int) -> None:
     batch = batches.begin_decoding(memory, [whole, whole[:-1] + bytes([whole[-1] ^ 1])])
     for _ in range(2):
         laws.check_refused(gcodec.Corruption, batch.check)
+
+
+@law
+def preludes_that_are_given(memory: HostThreads, effort: int) -> None:
+    """Frames whose preludes are on the host are decoded without a wait. A prelude of another frame is refused, or its
+    blocks are: what the frame itself begins with is not looked at."""
+    whole = [gcodec.encode(Case("float32", case).array()) for case in ("gaussian", "noise", "a block and one")]
+    given = [frame[: prelude_size(np.frombuffer(frame, np.uint8))[0]] for frame in whole]
+    spoilt = [b"\xa5" * len(prelude) + frame[len(prelude) :] for prelude, frame in zip(given, whole, strict=True)]
+    waited = memory.waited
+    batch = batches.begin_decoding(memory, spoilt, preludes=given)
+    assert memory.waited == waited and batch.ended()
+    for frame, tensor in zip(whole, batch.check(), strict=True):
+        assert np.array_equal(tensor.reshape(-1), laws.outcome(frame))
+    for k, prelude in enumerate(given):
+        for frame, wrong in ((whole[k - 1], prelude), (whole[k], prelude[:-8])):
+            begin = partial(batches.begin_decoding, memory, [frame], preludes=[wrong])
+            laws.check_refused(gcodec.GcodecError, lambda: begin().check())  # noqa: B023 (runs now)
+    laws.check_refused(gcodec.InvalidArgument, lambda: batches.begin_decoding(memory, whole, preludes=given[:2]))
+    damaged = [whole[0], whole[1][:-1] + bytes([whole[1][-1] ^ 1]), whole[2]]
+    assert list(batches.begin_decoding(memory, damaged, preludes=[None, *given[1:]]).errors) == [1]
 
 
 @law

@@ -16,6 +16,7 @@ from gcodec.format.change_codebook import ChangeCodebook
 from gcodec.format.codebook import Codebook
 from gcodec.format.levels import Level
 from gcodec.format.modes import FIXED, BitLayout
+from gcodec.format.prelude import prelude_size
 from gcodec.frame.encode import encode_values
 from gcodec.gpu import batches, encoder
 from gcodec.gpu.encoder import GpuSource, SharedCodebook, plan_of
@@ -132,20 +133,23 @@ def check_same_bytes(
 ) -> list[bytes]:
     """Check that frames of a batch are those that the host's kernels make by the same plan, byte for byte; return them.
 
-    Without a codebook, all blocks are constant or raw. Encoding waits for nothing.
+    Without a codebook, all blocks are constant or raw. Encoding waits for nothing, reading preludes and frames once.
     """
     graded = levels or [None] * len(arrays)
     sources = [GpuSource(a.reshape(-1), a.size, a.shape, own) for a, own in zip(arrays, graded, strict=True)]
     waited = memory.waited
     batch = encoder.encode(memory, sources, dtype, bit_layout, nearest, codebook, 0)
     assert memory.waited == waited, "encoding with a codebook waited for the device"
-    frames = [bytes(frame) for frame in batch.frames]
+    preludes, frames = batch.preludes, [bytes(frame) for frame in batch.frames]
+    assert memory.waited == waited + 1
     for array, own, frame in zip(arrays, graded, frames, strict=True):
         plan = plan_of(dtype, -(-array.size >> 14), codebook)
         values = Values(kernel_view(array.reshape(-1)), dtype, array.shape, 0)
         request = EncodeRequest(values, bit_layout, np.zeros(0, np.uint8) if own is None else own, CODING, nearest, 1)
         expected = encode_values(request, plan)
         assert frame == expected, f"{dtype.name}: {len(frame)} bytes, {len(expected)} expected, {bit_layout}"
+    for prelude, frame in zip(preludes, frames, strict=True):
+        assert frame.startswith(bytes(prelude)) and len(prelude) == prelude_size(prelude, len(frame))[0]
     return frames
 
 
