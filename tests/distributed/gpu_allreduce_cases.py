@@ -221,6 +221,58 @@ def lost(culprit: int, by: str, compressed: bool) -> tuple[str, str]:
     return name, text
 
 
+def silent(culprit: int) -> str:
+    """An all-reduce that a rank does not come to; the error here."""
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    lane_of(group, timedelta(seconds=2))
+    text = ""
+    with there("group"):
+        if rank() != culprit:
+            try:
+                gd.allreduce(values_at(rank(), 90_000, torch.float32), group=group, smallest=0)
+            except gcodec.PeerError as error:
+                text = str(error)
+    dist.barrier()
+    gd.close_lanes(group, 1.0)
+    return text
+
+
+def damaged_bucket(culprit: int, bucket: int, by: str) -> tuple[int, str]:
+    """A training in whose third step a rank sends damaged frames of a bucket, which the others' devices find when the
+    host has gone on; the step in which ``backward`` fails here, and the error."""
+    gd.close_lanes()
+    group, sizes = dist.new_group(timeout=timedelta(seconds=30)), (90_000,) * 3
+    model = DistributedDataParallel(ddp_cases.Given(sizes), bucket_cap_mb=0.1, process_group=group)
+    state = gd.CompressedAllreduce(group=group, smallest=0, bypass=None)
+    model.register_comm_hook(state, gd.hook)
+    step, calls, n_halves = 0, 0, 1 if size() == 2 else 2
+
+    def start_and_damage(tensors: Sequence[torch.Tensor], **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        batch = start_batch(tensors, **options)
+        if rank() == culprit and (step, calls) == (2, 1 + n_halves * bucket):
+            for frame in batch.frames:
+                frame[len(frame) - len(frame) // 4] ^= 1
+        return batch
+
+    def start_and_go_on(*arguments: Any, **options: Any) -> Any:
+        batch = start_decode(*arguments, **options)
+        batch.ended = lambda: False  # as if the network still had the frames
+        return batch
+
+    with there(by), mock.patch.multiple(CODEC, start_batch=start_and_damage, start_decode=start_and_go_on):
+        for step in range(4):
+            calls = 0
+            try:
+                model([values_at(rank() + step, n, torch.float32) for n in sizes]).backward()
+            except RuntimeError as error:
+                dist.barrier()
+                gd.close_lanes(group, 1.0)
+                return step, str(error)
+    return -1, ""
+
+
 def damaged_fsdp(culprit: int) -> str:
     """Return what backward() says on this rank when the frames of one rank's device are damaged."""
     group = dist.new_group(timeout=timedelta(seconds=30))
@@ -256,9 +308,7 @@ def warmed(by: str) -> list[tuple[int, int, int]]:
     with there(by), contextlib.ExitStack() as stack:
         here = mock.Mock(return_value=torch.device("cpu"))
         stack.enter_context(mock.patch.object(gcodec.gpu, "warmup_device", here))
-        private = stack.enter_context(
-            mock.patch.object(gpu_transport, "_private_nccl", side_effect=_InPlaceOfNccl)
-        )
+        private = stack.enter_context(mock.patch.object(gpu_transport, "_private_nccl", side_effect=_InPlaceOfNccl))
         kind = gpu_transport.NcclTransport if by == "group" else gpu_transport.StagedTransport
         swap = stack.enter_context(mock.patch.object(kind, "swap", autospec=True, side_effect=kind.swap))
         gd.warmup("cuda")

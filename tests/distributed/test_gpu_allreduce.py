@@ -119,6 +119,21 @@ def test_a_fault_of_one_device_is_an_error_on_all_ranks(ranks, kind, by, error, 
             assert (name == error and text in message) or "aborted" in message, (name, message)
 
 
+def test_a_rank_that_is_silent_is_named(ranks):
+    for rank, text in enumerate(ranks.run(cases.silent, culprit=CULPRIT)):
+        assert rank == CULPRIT or text.startswith(f"rank {CULPRIT} (all-reduce 0): no answer within 2 s"), (rank, text)
+
+
+@pytest.mark.parametrize(("bucket", "by"), [(0, "group"), (1, "staged"), (2, "group")])
+def test_damage_that_devices_find_late_fails_the_step_on_all_ranks(ranks, bucket, by):
+    """No rank has an optimizer step of values that are wrong, whichever bucket they are in."""
+    outcomes = ranks.run(cases.damaged_bucket, culprit=CULPRIT, bucket=bucket, by=by)
+    for rank, (step, text) in enumerate(outcomes):
+        assert step == 2, (rank, step, text)
+        assert "checksum" in text, (rank, text)  # found here, or told by one that has found it
+        assert f"rank {CULPRIT} " in text or rank == CULPRIT, (rank, text)
+
+
 @pytest.mark.parametrize(("by", "compressed"), [("group", True), ("staged", True), ("group", False), ("staged", False)])
 def test_a_failed_collective_of_devices_is_an_error_that_says_where(ranks, by, compressed):
     where = "all-reduce 0, frames: " if compressed else "all-reduce, uncompressed: "

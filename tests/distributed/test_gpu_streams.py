@@ -1,0 +1,161 @@
+"""What comes before what on the streams of a device while buckets are reduced: on streams that note it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import gcodec.distributed as gd
+from gcodec.distributed.reduction import gpu_coder, gpu_jobs, gpu_reduce
+from gcodec.distributed.reduction.reduce_request import ReduceRequest
+from gcodec.distributed.stats import Counters
+from gcodec.distributed.transport import gpu as gpu_transport
+from tests.distributed import thread_ranks
+from tests.distributed.gpu_allreduce_cases import CODEC
+from tests.distributed.rank_basics import dense_sum, same_bits, values_at
+
+N_BUCKETS = 3
+
+
+class NotingStream:
+    """A stream that does nothing, and knows what it would have done before.
+
+    Attributes:
+        done: all that comes before what is given to it next.
+    """
+
+    def __init__(self) -> None:
+        self.done: frozenset[str] = frozenset()
+
+    def note(self, what: str, before: dict[str, frozenset[str]]) -> None:
+        before[what] = self.done
+        self.done |= {what}
+
+    def record_event(self) -> frozenset[str]:
+        return self.done
+
+    def wait_event(self, event: frozenset[str]) -> None:
+        self.done |= event
+
+
+class Streams(threading.local):
+    """The streams of one rank, which is a thread.
+
+    Attributes:
+        training: the stream of its backward pass.
+        current: the current one.
+        before: by what was done, all that comes before it.
+    """
+
+    def __init__(self) -> None:
+        self.training = self.current = NotingStream()
+        self.before: dict[str, frozenset[str]] = {}
+        self.side, self.encoding = (gpu_coder.SideStream(torch.device("cpu")) for _ in range(2))
+        self.side._stream, self.encoding._stream = NotingStream(), NotingStream()  # type: ignore[assignment]
+
+    def note(self, what: str) -> None:
+        """Give the current stream something to do, the first, second, ... of its kind."""
+        number = sum(name.startswith(what) for name in self.before)
+        self.current.note(f"{what} {number}", self.before)
+
+
+class NotingGroup:
+    """A group in NCCL's place that works beside the streams, as NCCL does."""
+
+    def __init__(self, group: Any, streams: Streams) -> None:
+        self._group, self._streams = group, streams
+
+    def alltoall_base(self, *arguments: Any) -> Any:
+        nccl, work = NotingStream(), self._group.alltoall_base(*arguments)
+        nccl.wait_event(self._streams.current.done)
+        number = sum(name.startswith("travel") for name in self._streams.before)
+        nccl.note(f"travel {number}", self._streams.before)
+        wait = work.wait
+
+        def make_wait() -> bool:
+            self._streams.current.wait_event(nccl.done)
+            return bool(wait())
+
+        work.wait = make_wait
+        return work
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
+    noting = Streams()
+
+    @contextlib.contextmanager
+    def entered(stream: Any) -> Iterator[None]:
+        former, noting.current = noting.current, stream
+        yield
+        noting.current = former
+
+    def noted(name: str, what: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            noting.note(what)
+            return getattr(CODEC, name)(*arguments, **options)
+
+        return call
+
+    class Codec:
+        fresh_codebook = CODEC.fresh_codebook
+        start_batch = staticmethod(noted("start_batch", "encode"))
+        start_decode = staticmethod(noted("start_decode", "decode"))
+
+    monkeypatch.setattr(gpu_coder, "gpu", Codec)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    for module in (gpu_jobs, gpu_reduce):
+        monkeypatch.setattr(module, "side_stream_of", lambda device: noting.side)
+        monkeypatch.setattr(module, "encoding_stream_of", lambda device: noting.encoding)
+    for module in (gpu_jobs, gpu_transport):
+        monkeypatch.setattr(module, "mark_of", lambda device: noting.current.done)
+    monkeypatch.setattr(gpu_reduce, "_ALIGN", 64)
+    return noting
+
+
+def reduce_buckets(streams: Streams, by_rank: list[torch.Tensor], lane: thread_ranks.ThreadLane) -> Any:
+    """Reduce buckets one after the other, as a lane does while none has to end; return what came before what."""
+    transport = lane.gpu_transports[torch.device("cpu")]
+    transport.group = NotingGroup(transport.group, streams)
+    results, started = [], []
+    for _ in range(N_BUCKETS):
+        streams.note("backward")
+        flat = by_rank[lane.rank]
+        results.append(torch.empty_like(flat))
+        request = ReduceRequest(lane, flat, results[-1], gd.Lossless(), True, Counters())
+        job = gpu_jobs.gpu_allreduce_job(request, goes_on=lambda: True)
+        with job.place():
+            started.append(job.run())
+    wanted = dense_sum(by_rank, True)
+    for each in started:
+        assert each.has_ended() and same_bits(each.finish(), wanted)
+    return streams.before, streams.side._stream.done
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_bucket_is_encoded_while_the_one_before_travels(size: int, streams: Streams) -> None:
+    by_rank = [values_at(who, 64 * 9, torch.float32) for who in range(size)]
+    n_swaps = 1 if size == 2 else 2
+    for (before, at_the_end), *_ in thread_ranks.run(size, partial(reduce_buckets, streams, by_rank)):
+        assert len(before) == N_BUCKETS * (1 + 3 * n_swaps) and at_the_end >= set(before) - {f"backward {N_BUCKETS}"}
+        for bucket in range(N_BUCKETS):
+            first = bucket * n_swaps  # the number of the bucket's first swap, and what belongs to it
+            encoding = before[f"encode {first}"]
+            # It waits for its own values and for nothing of other buckets but that they were encoded.
+            assert f"backward {bucket}" in encoding and f"backward {bucket + 1}" not in encoding
+            assert all(what.startswith(("backward", "encode")) for what in encoding)
+            for swap in range(first, first + n_swaps):
+                assert f"encode {swap}" in before[f"travel {swap}"]
+                assert f"travel {swap}" in before[f"decode {swap}"]
+            if size > 2:  # the sum
+                assert f"decode {first}" in before[f"encode {first + 1}"]
