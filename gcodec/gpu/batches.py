@@ -180,8 +180,8 @@ class DecodedBatch:
 
     @cached_property
     def errors(self) -> dict[int, GcodecError]:
-        """What is wrong with frames, by number: those that are damaged, or have what is not known. Waits for the device
-        when it is first read, once for each way to cut values into planes."""
+        """Return what is wrong with frames, by number: those that are damaged, or have what is not known. Waits for the
+        device when it is first read, once for each way to cut values into planes."""
         found: dict[int, GcodecError] = {}
         for group in self._started:
             for number, error in group.failures().items():

@@ -139,7 +139,8 @@ def reduce_buckets(streams: Streams, by_rank: list[torch.Tensor], lane: thread_r
     wanted = dense_sum(by_rank, True)
     for each in started:
         assert each.has_ended() and same_bits(each.finish(), wanted)
-    return streams.before, streams.side._stream.done
+    side: Any = streams.side._stream
+    return streams.before, side.done
 
 
 @pytest.mark.parametrize("size", [2, 3])
