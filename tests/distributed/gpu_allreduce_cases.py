@@ -26,14 +26,14 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed import collectives, diloco
 from gcodec.distributed.ddp import codec_state
-from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels
+from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels, ways
 from gcodec.distributed.transport import gpu as gpu_transport
 from gcodec.distributed.transport.lane import Lane, lane_of, private_group
 from gcodec.format.prelude import prelude_size
 from gcodec.frame.decode import read_start
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.distributed import allreduce_cases, ddp_cases, fsdp_cases
-from tests.distributed.rank_basics import batch_of, crc, rank, same_bits, size, values_at
+from tests.distributed.rank_basics import batch_of, crc, dense_sum, rank, same_bits, size, values_at
 
 CALLS = {"fresh": 0, "encode": 0, "frames": 0}
 
@@ -334,6 +334,33 @@ def waits_for_dense_buckets() -> tuple[list[int], list[int]]:
             buckets.append(int(state.stats()["last_step"]["calls"]))
     gd.close_lanes()
     return waits, buckets
+
+
+def decided_by_the_bypass(by: str, coded: bool) -> list[tuple[int, int, int]]:
+    """Return, of each step of a training, how many jobs the lane gets, how many buckets are compressed, and how many
+    are not: of two sizes, the bypass has decided to send one or both uncompressed."""
+    gd.close_lanes()
+    sizes = (300_000, 90_000, 300_000)
+    terms = [[values_at(who + n, n, torch.float32) for n in sizes] for who in range(size())]
+    wanted = [dense_sum([own[part] for own in terms], True) for part in range(len(sizes))]
+    model = DistributedDataParallel(ddp_cases.Given(sizes), bucket_cap_mb=0.3)
+    state = gd.CompressedAllreduce(smallest=0, bypass=gd.Bypass())
+    model.register_comm_hook(state, gd.hook)
+    found = []
+    with there(by), mock.patch.object(Lane, "submit", autospec=True, side_effect=Lane.submit) as submit:
+        for _ in range(4):
+            bypass: Any = state._bypass
+            bypass.start, bypass.default = 1 << 30, ways.DENSE
+            bypass.verdicts = {(4 * 300_000).bit_length(): ways.CODED} if coded else {}
+            submit.reset_mock()
+            model.zero_grad()
+            model(terms[rank()]).backward()
+            numbers = state.stats()["last_step"]
+            found.append((submit.call_count, int(numbers["calls"] - numbers["dense"]), int(numbers["dense"])))
+            grads = [part.grad for part in model.module.parts]
+            assert all(torch.allclose(grad, mean) for grad, mean in zip(grads, wanted, strict=True))
+    gd.close_lanes()
+    return found
 
 
 def compiled_for_buckets() -> tuple[list[str], list[str], list[str]]:

@@ -161,6 +161,15 @@ def test_the_host_waits_for_uncompressed_buckets_of_devices_only_where_the_bypas
     assert waits == [0, 0, 0, *buckets[3:]]
 
 
+@pytest.mark.parametrize(("by", "coded"), [("group", False), ("group", True), ("staged", False)])
+def test_buckets_that_the_bypass_leaves_uncompressed_take_no_way_by_the_lane(ranks, by, coded):
+    """But the lane ends each step, and has what it compresses. The group that training has reduces them at once."""
+    found = agreed(ranks.run(cases.decided_by_the_bypass, by=by, coded=coded))
+    first, *_, last = found
+    assert sum(first[1:]) >= 1 and last[1:] == ((2, 1) if coded else (0, 3))
+    assert last[0] == (3 if by == "staged" else 2 if coded else 1)
+
+
 def test_kernels_for_the_cpu_are_compiled_at_the_first_bucket_there(ranks):
     assert ranks.run(cases.compiled_for_buckets) == [([], [], ["float32"])] * ranks.size
 

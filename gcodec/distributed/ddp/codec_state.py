@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,13 @@ from ..reduction.allreduce import SMALLEST, allreduce_job, start_cast_allreduce,
 from ..reduction.bypass import TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
 from ..reduction.gpu_coder import GpuCodebooks
-from ..reduction.gpu_jobs import gpu_allreduce_job, gpu_dense_allreduce_job, identity_job, is_on_gpu
+from ..reduction.gpu_jobs import (
+    gpu_allreduce_job,
+    gpu_dense_allreduce_job,
+    identity_job,
+    is_on_gpu,
+    start_on_own_group,
+)
 from ..reduction.precompile import precompile_kernels
 from ..reduction.reduce_request import TYPES, ReduceRequest
 from ..reduction.refresh import CodebookRefresh
@@ -35,7 +42,8 @@ from ..reduction.shared_codebooks import Refresh, SharedCodebooks
 from ..reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, UNPREDICTED
 from ..stats import Counters, Stats
 from ..transport.arguments import check_group_member, check_optional_duration, config_or_none
-from ..transport.jobs import ALL_REDUCE, LaneJob, StartedJob, result_of, then
+from ..transport.gpu import own_group_of
+from ..transport.jobs import ALL_REDUCE, Future, LaneJob, StartedJob, result_of, then
 from ..transport.lane import Lane, lane_with_options
 from ..transport.message import agreement_of
 from ..transport.small_exchange import confirmed
@@ -92,6 +100,7 @@ class CompressedAllreduce:
         policy = config_or_none("bypass", bypass, Bypass)
         self._bypass = None if policy is None else BypassController(policy)
         self.refresh, self.smallest = config_or_none("refresh", refresh, Refresh), check_int("smallest", smallest)
+        self._step_end: Future | None = None  #: that the lane ends the last step, where nobody has waited for it
         chosen = mode_by_optimizer(mode, optimizer)
         self.mode = mode if isinstance(mode, str) and cast_of(mode) else chosen
         self.group, self.timeout = group, check_optional_duration("timeout", timeout)
@@ -100,7 +109,8 @@ class CompressedAllreduce:
         self._codebooks = SharedCodebooks(self.refresh or Refresh())
         self._codebook_refresh = CodebookRefresh(self._codebooks, self._stats)
         self._uncompressed = UncompressedBuckets("CompressedAllreduce")
-        self._compressed_any = self._warned = self._unconfirmed = False
+        self._compressed_any = self._warned = self._unconfirmed = self._any_on_lane = False
+        self._beside_lane: list[Callable[[], object]] = []  #: end the buckets of this step that are reduced beside it
         self._numbers: dict[int, int] = {}
         self._params: list[torch.Tensor] = []  # keeps their ids from being used again
         self._results: dict[tuple[int, ...], torch.Tensor] = {}  #: by the ids of their parameters, as layouts are
@@ -119,6 +129,7 @@ class CompressedAllreduce:
     @mode.setter
     def mode(self, mode: Mode | str) -> None:
         """Set the mode for the steps to come. Raises InvalidArgument for anything that is no mode."""
+        self._settle()
         self._mode = mode_of(mode)
         cast = cast_of(mode)
         self._cast: torch.dtype | None = None if cast is None else getattr(torch, cast)
@@ -150,11 +161,22 @@ class CompressedAllreduce:
             self._bypass.choose_among((CODED, DENSE))  # there are no others there
         if self._lane is None:
             check_group(bucket.parameters(), self.group, self._uncompressed.log)
+        self._settle()
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         counters = Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
         counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
-        job = self._job(lane, bucket, counters)
+        reason = None if lane.size == 1 else self._reason_of(bucket, counters)
         end_bucket, label = partial(self._end_bucket, index, buffer, counters), self._label(index)
+        own_group = self._own_group(lane, bucket, reason)
+        if own_group is not None:
+            averaged = start_on_own_group(own_group, buffer, counters, label)
+            self._beside_lane.append(partial(end_bucket, buffer))
+            if last:
+                self._step_end = lane.submit(partial(self._end_step, lane, self._take_beside_lane()))
+            return averaged
+        self._any_on_lane = not last
+        job = self._job(lane, bucket, counters, reason)
+        beside = self._take_beside_lane() if last else []
 
         def reduce_bucket() -> torch.Tensor | StartedJob:
             value = job.run()
@@ -167,11 +189,38 @@ class CompressedAllreduce:
                 result = confirmed(lane, label, lambda: end_bucket(result_of(value)))
             else:
                 result = end_bucket(result_of(value))
-            self._end_step(lane)
+            self._end_step(lane, beside)
             return result
 
         reduced = LaneJob(reduce_bucket, job.abort, job.devices, job.place, job.begins)
         return lane.submit(reduced, ALL_REDUCE).get_future()
+
+    def _own_group(self, lane: Lane, bucket: GradBucket, reason: str | None) -> dist.ProcessGroup | None:
+        """Return the group by which a bucket on a device is reduced at once, beside the lane; None for the lane.
+
+        These are buckets that are not compressed. In trials the lane times them; a last bucket must come after those
+        of its step that the lane has, and a broken lane has an error to raise.
+
+        Args:
+            lane: the lane.
+            bucket: the bucket.
+            reason: why it is not compressed, whatever the bypass says; None if it is.
+        """
+        bypass, buffer = self._bypass, bucket.buffer()
+        if not is_on_gpu(buffer) or lane.size == 1 or lane.broken or (bypass is not None and bypass.trying):
+            return None
+        is_coded = reason is None and (bypass is None or bypass.compresses(buffer.nbytes))
+        return None if is_coded or (bucket.is_last() and self._any_on_lane) else own_group_of(lane)
+
+    def _take_beside_lane(self) -> list[Callable[[], object]]:
+        taken, self._beside_lane = self._beside_lane, []
+        return taken
+
+    def _settle(self) -> None:
+        """Wait until the lane has ended the last step, on which the next one's choices depend. Raises its error."""
+        ended, self._step_end = self._step_end, None
+        if ended is not None:
+            ended.wait()
 
     def _end_bucket(self, index: int, buffer: torch.Tensor, counters: Counters, result: torch.Tensor) -> torch.Tensor:
         """Check and count a bucket that has been reduced, and return its result."""
@@ -194,8 +243,24 @@ class CompressedAllreduce:
             "loaded state": f"of step {refresh.step}, checksum {loaded:x}" if refresh.step else None,
         }
 
-    def _job(self, lane: Lane, bucket: GradBucket, counters: Counters) -> LaneJob:
-        """Return the job that reduces a bucket, compressed or not, and whose value is the average."""
+    def _reason_of(self, bucket: GradBucket, counters: Counters) -> str | None:
+        """Return why a bucket is not compressed, whatever the bypass says; None if it is. It is counted."""
+        buffer = bucket.buffer()
+        reason = type_reason(buffer, holds_complex(bucket))
+        is_small = reason is None and buffer.nbytes < max(self.smallest, 1)
+        reason = small_reason(self.smallest, "buckets") if is_small else reason
+        self._uncompressed.add(counters.raw_bytes, reason, is_small)
+        return reason
+
+    def _job(self, lane: Lane, bucket: GradBucket, counters: Counters, reason: str | None) -> LaneJob:
+        """Return the job that reduces a bucket, compressed or not, and whose value is the average.
+
+        Args:
+            lane: the lane.
+            bucket: the bucket.
+            counters: takes times and bytes.
+            reason: why it is not compressed, whatever the bypass says; None if it is.
+        """
         buffer, index = bucket.buffer(), bucket.index()
         on_gpu = is_on_gpu(buffer)
         if lane.size == 1:
@@ -204,10 +269,6 @@ class CompressedAllreduce:
         dense = LaneJob(lambda: start_dense_allreduce(lane, buffer, True, counters, label), begins=True)
         if on_gpu:
             dense = gpu_dense_allreduce_job(lane, buffer, True, counters, label, is_timed=self._is_trying)
-        reason = type_reason(buffer, holds_complex(bucket))
-        is_small = reason is None and buffer.nbytes < max(self.smallest, 1)
-        reason = small_reason(self.smallest, "buckets") if is_small else reason
-        self._uncompressed.add(counters.raw_bytes, reason, is_small)
         if reason is not None:
             return dense
         # A rank reads its own values for the last time before it writes results over them; but of two ranks that round
@@ -333,7 +394,10 @@ class CompressedAllreduce:
             precompile_kernels(TYPES[dtype], self.mode, self.refresh)
             self._warm.add(key)
 
-    def _end_step(self, lane: Lane) -> None:
+    def _end_step(self, lane: Lane, beside: Sequence[Callable[[], object]]) -> None:
+        """End a step, on the lane's thread; ``beside`` ends its buckets that were reduced beside the lane."""
+        for end_bucket in beside:
+            end_bucket()
         self._stats.end_step()
         self._uncompressed.end_step(lane.rank)
         if self.refresh is not None and self._compressed_any:
@@ -368,6 +432,7 @@ class CompressedAllreduce:
         * ``bypass_way``: how buckets are reduced by the bypass' choice; ``bypass_ways_ms``, ``bypass_ratios``: what its
           trial found of each way; others of its numbers begin with ``bypass_``, too
         """
+        self._settle()
         bypass: dict[str, Any] = {}
         if self._bypass is not None:
             found = {"bypass_ways_ms": self._bypass.way_ms, "bypass_ratios": self._bypass.way_ratios}
@@ -383,6 +448,7 @@ class CompressedAllreduce:
         All but this rank's counts is the same on every rank; these are under ``"rank<r>"``, so that a distributed
         checkpoint keeps each rank's.
         """
+        self._settle()
         codebooks, counts = self._codebooks.state_dict()
         bypass = {} if self._bypass is None else self._bypass.state_dict()
         shared = {"rounds": self._codebook_refresh.state_dict(), "bypass": bypass, "codebooks": codebooks}
@@ -401,6 +467,7 @@ class CompressedAllreduce:
         Raises:
             InvalidArgument: the state is another version's.
         """
+        self._settle()
         check_state(state)
         if state.get("version") != 1 or "shared" not in state:
             raise InvalidArgument(

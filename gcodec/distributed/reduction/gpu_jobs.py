@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless
@@ -115,6 +116,26 @@ def gpu_dense_allreduce_job(
             side_stream_of(flat.device).finish()
 
     return side_stream_job([flat], reduce_uncompressed, partial(tell, lane))
+
+
+def start_on_own_group(
+    group: dist.ProcessGroup, flat: torch.Tensor, counters: Counters, label: str
+) -> torch.futures.Future[torch.Tensor]:
+    """Start to average a tensor in place by the caller's own group, on the caller's thread, as DDP itself would, and
+    return the future of it.
+
+    Args:
+        group: the group, whose other ranks all do the same.
+        flat: this rank's values.
+        counters: takes bytes, and the host's time.
+        label: begins the texts of errors.
+    """
+    start = perf_counter()
+    flat.div_(group.size())
+    work = labeled(f"{label}, uncompressed", lambda: group.allreduce([flat]))
+    counters.add_dense(flat.nbytes, group.size(), perf_counter() - start)
+    averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return averaged
 
 
 def gpu_allreduce_job(

@@ -108,7 +108,10 @@ class GpuReduction:
         return StartedJob(self._check, None, self._has_ended)
 
     def _has_ended(self) -> bool:
-        return self.lane.broken or all(started.ended() for _, started in self._unchecked)
+        try:
+            return self.lane.broken or all(started.ended() for _, started in self._unchecked)
+        except RuntimeError:  # a fault of the device, which waiting for it raises, too
+            return True
 
     def _check(self) -> None:
         """Wait for the device, and raise what is wrong with a frame, with the rank that sent it."""

@@ -203,6 +203,12 @@ def gpu_transport_of(lane: Lane, device: torch.device) -> GpuTransport:
     return transport
 
 
+def own_group_of(lane: Lane) -> dist.ProcessGroup | None:
+    """Return the group that a lane was made for, if it is one of torch's that moves CUDA tensors by NCCL."""
+    group: dist.ProcessGroup = lane.parent
+    return group if type(group) is dist.ProcessGroup and has_nccl(group) else None
+
+
 def has_nccl(group: dist.ProcessGroup) -> bool:
     """Return whether a group moves CUDA tensors by NCCL. The answer is the same on all ranks."""
     if not dist.is_nccl_available():
