@@ -31,6 +31,7 @@ import numpy as np
 
 from bench.gpu_device import buffers_of, environment, gradients, reason_not_to, times
 from gcodec import FINE_LADDER, gpu
+from gcodec.benchmark.csv_tables import read_table
 from gcodec.dtypes import BY_NAME
 from gcodec.gpu import gpu_memory
 
@@ -175,10 +176,14 @@ def _timed(call: Callable[[int], Any], n: int, rounds: int, waits: bool, size: i
 
 
 def allreduce() -> Iterator[Row]:
-    """Yield how an all-reduce of two ranks went, in a program of its own."""
+    """Yield how all-reduces of two ranks went, in a program of its own, and of a DDP bucket, whose codebook is kept or
+    fresh."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bench.gpu_allreduce", "--quick", "--out", folder]
         yield "two ranks, small buckets", _outcome(partial(_run, command))
+        table = Path(folder) / "gpu-allreduce.csv"
+        for row in read_table(table)[1] if table.exists() else ():
+            yield f"two ranks, {row['dtype']}, {row['mode']}, {row['bytes']} bytes", f"{row['milliseconds']} ms"
 
 
 def sanitized() -> Iterator[Row]:

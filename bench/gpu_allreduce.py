@@ -9,7 +9,9 @@ is seen is what the codec takes, not what a network would gain.
 
 Results are verified before they are timed: equal on all ranks, and of the modes that the host has, too, the bits that
 the same tensors in CPU memory give. Times are wall-clock seconds from a common start to the end of the slowest rank's,
-the device's work included, the median of several rounds; every call makes its codebook, as ``allreduce`` does.
+the device's work included, the median of several rounds. ``allreduce`` makes its codebook in every call; a bucket of
+DDP, by the hook, is timed with one that is kept, as in most steps, and with one that is made for it. Its time has the
+backward pass of a model whose only gradient is the tensor.
 ``--device cpu`` tries the program where there is no device: then everything is the host's.
 """
 
@@ -65,8 +67,46 @@ def ways(weight: Any) -> dict[str, Reduce]:
     return {"uncompressed": dense, **{name: by(mode) for name, mode in modes.items()}}
 
 
-def verify(tensor: Any, weight: Any, name: str, reduce: Reduce) -> None:
-    """Check that all ranks end with the same bits; where it is compressed, with those of tensors in CPU memory."""
+def bucket_ways(tensor: Any) -> dict[str, Reduce]:
+    """Return, by how it is sent, how a tensor like this is averaged in place as the only bucket of a model in DDP."""
+    import torch
+
+    import gcodec.distributed as gd
+
+    class Given(torch.nn.Module):
+        """Has one parameter, whose gradient is the model's input."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.param = torch.nn.Parameter(torch.zeros_like(tensor))
+
+        def forward(self, x: Any) -> Any:
+            return (self.param * x).sum()
+
+    def by(state: Any) -> Reduce:
+        model = torch.nn.parallel.DistributedDataParallel(Given())
+        if state is not None:
+            model.register_comm_hook(state, gd.hook)
+
+        def reduce(x: Any) -> None:
+            model.zero_grad()
+            model(x).backward()
+            x.copy_(model.module.param.grad)
+
+        return reduce
+
+    kept = gd.Refresh(interval=1 << 30, trigger=1e9)
+    states = {
+        "kept codebook": gd.CompressedAllreduce(smallest=0, bypass=None, refresh=kept),
+        "fresh codebook": gd.CompressedAllreduce(smallest=0, bypass=None, refresh=None),
+    }
+    compressed = {f"DDP bucket, lossless, {name}": by(state) for name, state in states.items()}
+    return {"DDP bucket, uncompressed": by(None), **compressed}
+
+
+def verify(tensor: Any, name: str, reduce: Reduce, on_host: Callable[[], Reduce]) -> None:
+    """Check that all ranks end with the same bits; where it is compressed, with those of tensors in CPU memory, which
+    another function reduces."""
     import torch
     import torch.distributed as dist
 
@@ -76,9 +116,9 @@ def verify(tensor: Any, weight: Any, name: str, reduce: Reduce) -> None:
     first = here.clone()
     dist.broadcast(first.view(torch.uint8), 0)
     assert torch.equal(first.view(torch.uint8), here.view(torch.uint8)), f"{name}: ranks differ"
-    if name != "uncompressed" and tensor.nbytes <= VERIFIED:
+    if "uncompressed" not in name and tensor.nbytes <= VERIFIED:
         there = tensor.cpu().clone()
-        ways(weight.cpu())[name](there)
+        on_host()(there)
         assert torch.equal(there.view(torch.uint8), here.view(torch.uint8)), f"{name}: not the host's bits"
 
 
@@ -120,8 +160,9 @@ def serve(rank: int, size: int, store: str, device: str, sizes: Sequence[int], r
         for n_bytes in sizes:
             tensor = gradients(dtype, n_bytes, device, seed=rank)
             weight = gradients(dtype, n_bytes, device, seed=size) * 128
-            for name, reduce in ways(weight).items():
-                verify(tensor, weight, name, reduce)
+            for name, reduce in {**ways(weight), **bucket_ways(tensor)}.items():
+                as_on_host = "lossless" if name.startswith("DDP bucket") else name
+                verify(tensor, name, reduce, lambda: ways(weight.cpu())[as_on_host])  # noqa: B023 - called at once
                 took = milliseconds(tensor, reduce, rounds)
                 if rank == 0:
                     answers.put((title, size, wire, dtype, name, n_bytes, f"{took:.3f}", f"{n_bytes / took / 1e6:.3f}"))

@@ -121,7 +121,10 @@ def test_the_benchmark_of_gpu_allreduces_runs_on_the_host(tmp_path):
 
     assert gpu_allreduce.main(["--quick", "--device", "cpu", "--out", str(tmp_path)]) == 0
     _, rows = read_table(tmp_path / "gpu-allreduce.csv")
-    assert len(rows) == 8 and {row["dtype"] for row in rows} == set(gpu_allreduce.TYPES)
+    assert len(rows) == 14 and {row["dtype"] for row in rows} == set(gpu_allreduce.TYPES)
+    assert {"DDP bucket, lossless, kept codebook", "DDP bucket, lossless, fresh codebook"} <= {
+        row["mode"] for row in rows
+    }
     assert all(float(row["milliseconds"]) > 0 for row in rows)
 
 

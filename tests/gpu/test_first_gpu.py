@@ -12,8 +12,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import first_gpu  # noqa: E402
+from bench import first_gpu, gpu_allreduce  # noqa: E402
+from gcodec.benchmark.csv_tables import write_table  # noqa: E402
 from tests.gpu.cuda_torch import pretending_device  # noqa: E402
+
+
+def started(command: list[str]) -> str:
+    """Stand in for a program: all-reduces write their table."""
+    if "bench.gpu_allreduce" in command:
+        row = ("the host", 2, "Gloo", "float32", "DDP bucket, lossless, kept codebook", 9, "0.5", "1")
+        write_table(Path(command[-1]) / "gpu-allreduce.csv", gpu_allreduce.COLUMNS, [row])
+    return f"started {command[0]}"
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +31,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     steps = {**first_gpu.STEPS, "time": lambda: first_gpu.speeds([1 << 16], 1)}
     monkeypatch.setattr(first_gpu, "STEPS", steps)
     monkeypatch.setattr(first_gpu, "_sanitizer", lambda: "compute-sanitizer")
-    monkeypatch.setattr(first_gpu, "_run", lambda command: f"started {command[0]}")
+    monkeypatch.setattr(first_gpu, "_run", started)
     with pretending_device():
         yield
 
@@ -40,6 +49,8 @@ def test_all_steps_are_taken_and_every_law_holds(tmp_path: Path) -> None:
     assert list(dict.fromkeys(row[1] for row in found)) == list(first_gpu.STEPS)
     assert [row[3] for row in found if row[1] == "law"] == ["holds"] * 10
     assert sum(row[1] == "time" for row in found) == 8
+    kept = "two ranks, float32, DDP bucket, lossless, kept codebook, 9 bytes"
+    assert [row[2:] for row in found if row[1] == "all-reduce"][1:] == [[kept, "0.5 ms"]]
     assert [row[3] for row in found if row[1] == "sanitizer"] == ["started compute-sanitizer"] * 2
 
 
