@@ -41,18 +41,25 @@ class StubDriver:
     Attributes:
         launches: Number of kernels that were launched.
         argument_bytes: Bytes of their arguments.
-        loads: Names of kernels that were loaded.
+        loads: Code that was loaded.
+        kernels: Names of kernels that were made ready.
     """
 
     capability, version = (9, 0), 13000
 
     def __init__(self) -> None:
         self.launches = self.argument_bytes = 0
-        self.loads: list[str] = []
+        self.loads: list[bytes] = []
+        self.kernels: list[str] = []
 
-    def load(self, code: bytes, name: str) -> int:
+    def load(self, code: bytes) -> int:
         """Return a handle."""
-        self.loads.append(name)
+        self.loads.append(code)
+        return 1
+
+    def kernel_of(self, module: int, name: str) -> int:
+        """Return a handle."""
+        self.kernels.append(name)
         return 1
 
     def launch(self, function: int, blocks: int, threads: int, stream: int, arguments: bytes) -> None:
@@ -135,6 +142,7 @@ def stub_device() -> Iterator[type[StubMemory]]:
         patch.object(NativeKernel, "cubin", lambda kernel, capability, driver_version: b""),
         patch.object(launching, "_launchers", {}),
         patch.object(launching, "_functions", {}),
+        patch.object(launching, "_modules", {}),
         patch.object(gpu_memory, "_kept", {}),
     ):
         yield StubMemory

@@ -216,11 +216,12 @@ def test_warming_up_compiles_and_loads_every_kernel(device, monkeypatch):
     for _ in range(2):
         gcodec.warmup(["bfloat16", "float64", "float32"], device="cuda")
         assert compiled == {name for name in nvrtc.sources() if name.endswith(".cu")}
-        assert sorted(device.driver.loads) == sorted(kernel.name for kernel in ALL_KERNELS)  # once, and for good
+        assert sorted(device.driver.kernels) == sorted(kernel.name for kernel in ALL_KERNELS)  # once, and for good
+        assert len(device.driver.loads) == len(compiled)
     assert fitted.called  # on the host, for codebooks
     for _, call in gpu_host.calls(9, 1 << 15):
         call()
-    assert len(device.driver.loads) == len(ALL_KERNELS)  # calls load nothing more
+    assert len(device.driver.kernels) == len(ALL_KERNELS)  # calls load nothing more
     with pytest.raises(gcodec.InvalidArgument, match="dtype"):
         gcodec.warmup(["float31"], device="cuda")
 

@@ -137,13 +137,19 @@ class StubDriver:
 
     def __init__(self, refuses: bool = False) -> None:
         self.refuses = refuses
-        self.loaded: list[Any] = []
+        self.loaded: list[bytes] = []
+        self.kernels: list[str] = []
         self.launched: list[Any] = []
 
-    def load(self, code: bytes, name: str) -> int:
+    def load(self, code: bytes) -> int:
         if self.refuses:
             raise DeviceError("code of a later version")
-        self.loaded.append((code, name))
+        self.loaded.append(code)
+        return 5
+
+    def kernel_of(self, module: int, name: str) -> int:
+        assert module == 5
+        self.kernels.append(name)
         return 77
 
     def launch(self, *told: Any) -> None:
@@ -155,6 +161,7 @@ def device(monkeypatch):
     stub = StubDriver()
     monkeypatch.setattr(launch, "_launchers", {})
     monkeypatch.setattr(launch, "_functions", {})
+    monkeypatch.setattr(launch, "_modules", {})
     monkeypatch.setattr(launch, "driver_of", lambda number: stub)
     return stub
 
@@ -164,11 +171,13 @@ def test_a_kernel_is_loaded_once_and_launched_by_the_driver(device, monkeypatch)
     monkeypatch.setattr(native, "cubin_of", lambda file, capability, version: f"{file} {capability}".encode())
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda blocks: launch.launch(own, blocks, 0, 5, ARGS), range(1, 9)))
-    assert device.loaded == [(b"fast.cu (9, 0)", "fast")]
+    assert device.loaded == [b"fast.cu (9, 0)"] and device.kernels == ["fast"]
     assert sorted(device.launched) == [(77, blocks, native.THREADS, 5, packed(ARGS)[1]) for blocks in range(1, 9)]
     launch.launch(own, 1, 1, 5, ARGS)  # on another device
     launch.launch(own, 1, 0, 5, (array_of(9, dtype="uint32"), np.uint32(4)))
-    assert len(device.loaded) == 2  # once for each device, whatever its arguments are
+    assert len(device.loaded) == len(device.kernels) == 2  # once for each device, whatever its arguments are
+    launch.launch(native.NativeKernel("slow", "fast.cu"), 1, 0, 5, ARGS)
+    assert len(device.loaded) == 2 and device.kernels[2:] == ["slow"]  # which its file had brought
     device.refuses = True
     with pytest.raises(DeviceError, match="later version"):
         launch.launch(own, 3, 2, 5, ARGS)
@@ -215,11 +224,11 @@ def driver_with(monkeypatch: Any, **fails: int) -> tuple[Any, Library]:
 
 def test_the_driver_gets_arguments_in_one_buffer(monkeypatch):
     made, own = driver_with(monkeypatch)
-    function = made.load(CODE, "kernel")
+    function = made.kernel_of(made.load(CODE), "kernel")
     arguments_bytes = bytes(range(200)) + b"\0\0"
     made.launch(function, 6, 128, 5, arguments_bytes)
     assert own.launched == ((0x1234567890, 6, 1, 1, 128, 1, 1, 0, 5), (1, 2, None), arguments_bytes)
-    assert own.calls.count("cuCtxPushCurrent_v2") == own.calls.count("cuCtxPopCurrent_v2") == 2
+    assert own.calls.count("cuCtxPushCurrent_v2") == own.calls.count("cuCtxPopCurrent_v2") == 3
     assert own.calls.count("cuFuncLoad") == 1  # at once, and not at the launch
 
 
@@ -227,7 +236,7 @@ def test_the_driver_gets_arguments_in_one_buffer(monkeypatch):
 def test_errors_of_the_driver_are_raised_and_the_context_is_left(name, monkeypatch):
     made, own = driver_with(monkeypatch, **{name: 700})
     with pytest.raises(DeviceError, match=f"{name}: error 700, what went wrong"):
-        made.launch(made.load(b"", "kernel"), 1, 1, 0, b"")
+        made.launch(made.kernel_of(made.load(b""), "kernel"), 1, 1, 0, b"")
     assert own.calls.count("cuCtxPushCurrent_v2") == own.calls.count("cuCtxPopCurrent_v2")
 
 

@@ -47,29 +47,45 @@ class Driver:
         self._launch = self._library.cuLaunchKernel
         self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
 
-    def load(self, code: bytes, name: str) -> int:
-        """Return the handle of a kernel.
+    def load(self, code: bytes) -> int:
+        """Load code on the device, and return the handle of the module that it makes.
 
         Args:
             code: A cubin, as NVRTC makes it.
-            name: The kernel's name in it.
 
         Raises:
             DeviceError: The driver refuses the code.
         """
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        module = ctypes.c_void_p()
         log = ctypes.create_string_buffer(_LOG_BYTES)
         options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
         values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
         self._enter()
         try:
             self._call("cuModuleLoadDataEx", ctypes.byref(module), code, 2, options, values)
-            self._call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+        except DeviceError as error:
+            raise DeviceError(f"{error}; {log.value.decode(errors='replace')}") from None
+        finally:
+            self._leave()
+        return int(module.value or 0)
+
+    def kernel_of(self, module: int, name: str) -> int:
+        """Return the handle of a kernel, ready to be launched.
+
+        Args:
+            module: The handle of its module.
+            name: The kernel's name there.
+
+        Raises:
+            DeviceError: The module has no such kernel, or the device has no room for it.
+        """
+        function = ctypes.c_void_p()
+        self._enter()
+        try:
+            self._call("cuModuleGetFunction", ctypes.byref(function), ctypes.c_void_p(module), name.encode())
             # Else a driver that loads lazily does so at the first launch, for which it may wait for the whole device.
             if hasattr(self._library, "cuFuncLoad"):  # since CUDA 12.4
                 self._call("cuFuncLoad", function)
-        except DeviceError as error:
-            raise DeviceError(f"{error}; {log.value.decode(errors='replace')}") from None
         finally:
             self._leave()
         return int(function.value or 0)

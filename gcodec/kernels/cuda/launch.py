@@ -19,6 +19,7 @@ _preparing = Lock()
 #: Launches a kernel on a device: takes blocks of the grid, a stream's handle and the numbers of all arguments.
 Launcher = Callable[[int, int, list[Any]], None]
 _launchers: dict[Any, Launcher] = {}
+_modules: dict[tuple[int, str], int] = {}  #: handles of loaded files of kernels, by the device
 _functions: dict[tuple[int, NativeKernel], int] = {}  #: handles of loaded kernels, by the device
 
 
@@ -60,10 +61,13 @@ def prepare_all(device: int) -> None:
 
 
 def _loaded(device: int, kernel: NativeKernel) -> int:
-    """Return the handle of a kernel, compiled for a device and loaded there once. Called with the lock."""
+    """Return the handle of a kernel, compiled for a device and loaded there once, with all kernels of its file. Called
+    with the lock."""
     if (device, kernel) not in _functions:
-        driver = driver_of(device)
-        _functions[device, kernel] = driver.load(kernel.cubin(driver.capability, driver.version), kernel.name)
+        driver, file = driver_of(device), (device, kernel.file)
+        if file not in _modules:
+            _modules[file] = driver.load(kernel.cubin(driver.capability, driver.version))
+        _functions[device, kernel] = driver.kernel_of(_modules[file], kernel.name)
     return _functions[device, kernel]
 
 
