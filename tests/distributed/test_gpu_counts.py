@@ -61,9 +61,14 @@ def test_a_bucket_on_devices_asks_for_as_little_as_is_promised(ranks, mode):
             assert asked == Asked(*(n_buckets * each + more for each, more in zip(bucket, step, strict=True)))
 
 
-@pytest.mark.parametrize(("size", "n_values"), [(2, 500), (3, 500), (64, 64 * 64), (64, 100)])
-def test_an_all_reduce_among_many_ranks_sends_what_is_promised(size, n_values, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "n_values", "room"), [(2, 500, None), (3, 500, None), (3, 500, 8), (64, 64 * 64, None), (64, 100, None)]
+)
+def test_an_all_reduce_among_many_ranks_sends_what_is_promised(size, n_values, room, monkeypatch):
+    """Also where preludes have no room in a message, and are read from the frames."""
     monkeypatch.setattr(gpu_coder, "gpu", CODEC)
+    if room is not None:
+        monkeypatch.setattr(gpu_reduce, "max_payload", lambda size: room)
     monkeypatch.setattr(gpu_reduce, "_ALIGN", 64)
     terms = [values_at(who, n_values, torch.float32) for who in range(size)]
     wanted = dense_sum(terms, True)
