@@ -54,7 +54,7 @@ struct WholeDecoder : SymbolsShared {
         const u16 *lookup = tables.lookups.data + book * (u64)TABLE_SIZE;
         Status status = decode_symbols(block, f, lookup, first_head, head_bits(), *this, n_items);
         if (status != OK) return status;
-        u32 before = sum_before_thread(n_items, counts, total);   // its barriers also end the symbols
+        u32 before = sum_before_thread<true>(n_items, counts, total);   // its barrier also ends the symbols
         if (threadIdx.x < block.n_streams()) first_item[threadIdx.x] = before;
         __syncthreads();
         if (failed) return BAD_STREAM;

@@ -136,7 +136,7 @@ __device__ __forceinline__ Status check_checksum(const Block<V> &block, u32 b, S
         multiplier += 2 * THREADS * MULTIPLIER;
     }
     u32 low = block.word(2), high = block.word(3);
-    u64 total = sum_of_block(sum, shared.cells) + (b + 1) * SEED - weighed(low, 2) - weighed(high, 3);
+    u64 total = sum_of_block<true>(sum, shared.cells) + (b + 1) * SEED - weighed(low, 2) - weighed(high, 3);
     return total == (low | (u64)high << 32) ? OK : BAD_CHECKSUM;
 }
 
@@ -245,7 +245,7 @@ __device__ __forceinline__ Status decode_symbols(const Block<V> &block, const Fi
         shared.reference[s] = (u8)(reference + first_head);
     }
     if (s == 0) shared.failed = 0;
-    u32 begin = f.streams_at + sum_before_thread(bytes, shared.counts, end);
+    u32 begin = f.streams_at + sum_before_thread<true>(bytes, shared.counts, end);
     if (f.streams_at + end != f.lengths_at) return BAD_STREAM;
     bool staged = bring(block, f, lookup, shared);
     __syncthreads();

@@ -90,11 +90,13 @@ template <>
 __device__ __forceinline__ u32 sum_of_warp(u32 number) { return __reduce_add_sync(ALL, number); }
 #endif
 
-// Return the sum of all threads' numbers; cells: shared, one for each warp. Has two barriers.
+// Return the sum of all threads' numbers; cells: shared, one for each warp. Has two barriers; one where they are FRESH:
+// no thread can still be reading them.
+template <bool FRESH = false>
 __device__ __forceinline__ u64 sum_of_block(u64 number, u64 *cells) {
     u32 thread = threadIdx.x;
     number = sum_of_warp(number);
-    __syncthreads();
+    if (!FRESH) __syncthreads();
     if ((thread & 31) == 0) cells[thread >> 5] = number;
     __syncthreads();
     u64 total = 0;
@@ -103,12 +105,12 @@ __device__ __forceinline__ u64 sum_of_block(u64 number, u64 *cells) {
     return total;
 }
 
-// Return the sum of the numbers of the threads before this one, and in `total` that of all. Has two barriers.
-template <typename T>
+// Return the sum of the numbers of the threads before this one, and in `total` that of all. Barriers as of sum_of_block.
+template <bool FRESH = false, typename T>
 __device__ __forceinline__ T sum_before_thread(T number, T *cells, T &total) {
     u32 thread = threadIdx.x, warp = thread >> 5, lane = thread & 31;
     T up_to = sum_up_to_lane(number, lane);
-    __syncthreads();
+    if (!FRESH) __syncthreads();
     if (lane == 31) cells[warp] = up_to;
     __syncthreads();
     T before = up_to - number;

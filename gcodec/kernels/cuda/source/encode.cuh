@@ -371,7 +371,7 @@ __device__ __forceinline__ Written write_body(const S &source, Encoder &shared) 
 // Write the first four words of block `b` of a frame, once all threads have their share of the checksum.
 template <typename S>
 __device__ __forceinline__ void write_header(const S &source, u32 first, u32 n, u32 b, u64 share, u64 *cells) {
-    u64 sum = sum_of_block(share, cells) + (b + 1) * SEED + weighed(first, 0) + weighed(n, 1);
+    u64 sum = sum_of_block<true>(share, cells) + (b + 1) * SEED + weighed(first, 0) + weighed(n, 1);
     if (threadIdx.x == 0) {
         source.put(0, first);
         source.put(1, n);

@@ -181,7 +181,7 @@ struct PlanesEncoder : StreamsShared {
             for (u32 k = 0; k < LANE_VALUES; k++)
                 heads += head_of(found.values[k], (const V *)0) + ((u64)least(found.values[k], 1) << 32);
         }
-        heads = sum_of_block(heads, cells);
+        heads = sum_of_block<true>(heads, cells);
         u32 number = (u32)(heads >> 32);
         return (u32)heads / (number ? number : 1);
     }
