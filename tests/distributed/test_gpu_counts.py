@@ -76,7 +76,8 @@ def test_an_all_reduce_among_many_ranks_sends_what_is_promised(size, n_values, r
     def reduce(lane: thread_ranks.ThreadLane) -> bool:
         coder = gpu_coder.GpuCoder(BY_NAME["float32"], gd.Lossless(), None, None, Counters())
         result = torch.empty_like(terms[0])
-        gpu_reduce.GpuReduction(lane, coder, terms[lane.rank], result, mean=True, terms=()).run().finish()
+        reduction = gpu_reduce.GpuReduction(lane, coder, terms[lane.rank], result, mean=True, terms=())
+        reduction.run(gpu_coder.side_stream_of(result.device)).finish()
         return same_bits(result, wanted)
 
     n_halves = 1 if size == 2 else 2

@@ -18,7 +18,6 @@ import gcodec.distributed as gd
 from gcodec.distributed.reduction import gpu_coder, gpu_jobs, gpu_reduce
 from gcodec.distributed.reduction.reduce_request import ReduceRequest
 from gcodec.distributed.stats import Counters
-from gcodec.distributed.transport import gpu as gpu_transport
 from tests.distributed import thread_ranks
 from tests.distributed.gpu_allreduce_cases import CODEC
 from tests.distributed.rank_basics import dense_sum, same_bits, values_at
@@ -114,17 +113,19 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     monkeypatch.setattr(gpu_coder, "gpu", Codec)
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: noting.current)
     for module in (gpu_jobs, gpu_reduce):
         monkeypatch.setattr(module, "side_stream_of", lambda device: noting.side)
-        monkeypatch.setattr(module, "encoding_stream_of", lambda device: noting.encoding)
-    for module in (gpu_jobs, gpu_transport):
-        monkeypatch.setattr(module, "mark_of", lambda device: noting.current.done)
+    monkeypatch.setattr(gpu_jobs, "encoding_stream_of", lambda device: noting.encoding)
     monkeypatch.setattr(gpu_reduce, "_ALIGN", 64)
     return noting
 
 
-def reduce_buckets(streams: Streams, by_rank: list[torch.Tensor], lane: thread_ranks.ThreadLane) -> Any:
-    """Reduce buckets one after the other, as a lane does while none has to end; return what came before what."""
+def reduce_buckets(
+    streams: Streams, by_rank: list[torch.Tensor], are_apart: bool, lane: thread_ranks.ThreadLane
+) -> Any:
+    """Reduce buffers one after the other, as a lane does while none has to end, buckets being apart; return what came
+    before what."""
     transport = lane.gpu_transports[torch.device("cpu")]
     transport.group = NotingGroup(transport.group, streams)
     results, started = [], []
@@ -133,12 +134,12 @@ def reduce_buckets(streams: Streams, by_rank: list[torch.Tensor], lane: thread_r
         flat = by_rank[lane.rank]
         results.append(torch.empty_like(flat))
         request = ReduceRequest(lane, flat, results[-1], gd.Lossless(), True, Counters())
-        job = gpu_jobs.gpu_allreduce_job(request, goes_on=lambda: True)
+        job = gpu_jobs.gpu_allreduce_job(request, goes_on=(lambda: True) if are_apart else None)
         with job.place():
             started.append(job.run())
     wanted = dense_sum(by_rank, True)
     for each in started:
-        assert each.has_ended() and same_bits(each.finish(), wanted)
+        assert same_bits(each.finish() if are_apart else each, wanted)
     side: Any = streams.side._stream
     return streams.before, side.done
 
@@ -147,7 +148,7 @@ def reduce_buckets(streams: Streams, by_rank: list[torch.Tensor], lane: thread_r
 def test_a_bucket_is_encoded_while_the_one_before_travels(size: int, streams: Streams) -> None:
     by_rank = [values_at(who, 64 * 9, torch.float32) for who in range(size)]
     n_swaps = 1 if size == 2 else 2
-    for (before, at_the_end), *_ in thread_ranks.run(size, partial(reduce_buckets, streams, by_rank)):
+    for (before, at_the_end), *_ in thread_ranks.run(size, partial(reduce_buckets, streams, by_rank, True)):
         assert len(before) == N_BUCKETS * (1 + 3 * n_swaps) and at_the_end >= set(before) - {f"backward {N_BUCKETS}"}
         for bucket in range(N_BUCKETS):
             first = bucket * n_swaps  # the number of the bucket's first swap, and what belongs to it
@@ -160,3 +161,11 @@ def test_a_bucket_is_encoded_while_the_one_before_travels(size: int, streams: St
                 assert f"travel {swap}" in before[f"decode {swap}"]
             if size > 2:  # the sum
                 assert f"decode {first}" in before[f"encode {first + 1}"]
+
+
+def test_a_tensor_is_encoded_when_the_reduction_before_has_ended(streams: Streams) -> None:
+    """It may have written to it: collectives in place, one after the other, need no wait between them."""
+    by_rank = [values_at(who, 64 * 9, torch.float32) for who in range(2)]
+    for (before, _), *_ in thread_ranks.run(2, partial(reduce_buckets, streams, by_rank, False)):
+        for later in range(1, N_BUCKETS):
+            assert f"decode {later - 1}" in before[f"encode {later}"]

@@ -149,6 +149,7 @@ class CompressedAllreduce:
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the all-reduce of a bucket, and return the future of its average. The hook calls it."""
+        self._settle()
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         if not buffer.is_cpu and (buffer.is_sparse or not is_on_gpu(buffer)):
             raise Unsupported(
@@ -161,7 +162,6 @@ class CompressedAllreduce:
             self._bypass.choose_among((CODED, DENSE))  # there are no others there
         if self._lane is None:
             check_group(bucket.parameters(), self.group, self._uncompressed.log)
-        self._settle()
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         counters = Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
         counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes

@@ -41,8 +41,8 @@ class SideStream:
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
 
     def mark(self) -> Any:
-        """Record and return an event behind all work that this stream has been given so far."""
-        return None if self._stream is None else self._stream.record_event()
+        """Record and return an event behind all work that the current stream has been given so far."""
+        return None if self._stream is None else torch.cuda.current_stream(self.device).record_event()
 
     def current(self) -> AbstractContextManager[Any]:
         """Return a context in which this stream is the current one."""
@@ -70,9 +70,8 @@ def side_stream_of(device: torch.device) -> SideStream:
 
 @cache
 def encoding_stream_of(device: torch.device) -> SideStream:
-    """Return the stream on which a device encodes contributions, always the same one.
-
-    They do not wait for what the side stream waits for, which is the frames of the buffer before.
+    """Return the stream on which a device encodes contributions of buffers that share no memory with those before,
+    always the same one: it does not wait for what the side stream waits for, which is the frames of the buffer before.
     """
     return SideStream(device)
 

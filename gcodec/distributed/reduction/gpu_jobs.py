@@ -1,8 +1,8 @@
 """A lane's jobs for tensors on CUDA devices.
 
-A job runs on a side stream, and encodes contributions on one of their own. Both wait for the work that training's
-stream had been given when the job was made. Waiting for a job makes streams wait for each other, never the host for the
-device.
+A job runs on a side stream, which waits for the work that training's stream had been given when the job was made.
+Contributions of buckets are encoded on a stream of their own, which does the same. Waiting for a job makes streams wait
+for each other, never the host for the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless
 from ..stats import Counters
-from ..transport.gpu import gpu_transport_of, mark_of
+from ..transport.gpu import gpu_transport_of
 from ..transport.jobs import LaneJob, StartedJob
 from ..transport.lane import Lane
 from ..transport.small_exchange import confirmed, tell
@@ -44,12 +44,11 @@ def side_stream_job(
         run: does the work, on the lane's thread.
         abort: as for :class:`LaneJob`; called where ``run`` fails, too.
     """
-    device = buffers[0].device
-    side, encoding, mark = side_stream_of(device), encoding_stream_of(device), mark_of(device)
+    side = side_stream_of(buffers[0].device)
+    mark = side.mark()
 
     def run_on_side_stream() -> Any:
         side.after(mark, *buffers)
-        encoding.after(mark, *buffers)
         try:
             return run()
         except BaseException as error:
@@ -142,15 +141,16 @@ def gpu_allreduce_job(
     request: ReduceRequest,
     codebooks: GpuCodebooks | None = None,
     *,
-    goes_on: Callable[[], bool] = lambda: False,
+    goes_on: Callable[[], bool] | None = None,
 ) -> LaneJob:
     """Return the job that all-reduces a buffer on a CUDA device. Its value is the request's result.
 
     Args:
         request: what to reduce, and how.
         codebooks: the codebooks kept for this buffer; None to make them anew.
-        goes_on: asked on the lane's thread; True leaves the end to the device, as a ``StartedJob``, which no rank has
-            confirmed to the others: :func:`~gcodec.distributed.transport.small_exchange.confirmed` is for the caller.
+        goes_on: for a buffer that no other job writes to, which is then encoded while those before travel. Asked on the
+            lane's thread; True leaves the end to the device, as a ``StartedJob``, which no rank has confirmed to the
+            others: :func:`~gcodec.distributed.transport.small_exchange.confirmed` is for the caller.
     """
     return _reduction_job(request, codebooks, GpuReduction, goes_on)
 
@@ -163,7 +163,7 @@ def gpu_reduce_scatter_job(request: ReduceRequest, codebooks: GpuCodebooks | Non
         codebooks: the codebooks kept for this buffer; None to make them anew.
     """
 
-    return _reduction_job(request, codebooks, GpuScatter, lambda: False)
+    return _reduction_job(request, codebooks, GpuScatter, None)
 
 
 def gpu_dense_reduce_scatter_job(
@@ -191,11 +191,16 @@ def gpu_dense_reduce_scatter_job(
 
 
 def _reduction_job(
-    request: ReduceRequest, codebooks: GpuCodebooks | None, kind: type[GpuReduction], goes_on: Callable[[], bool]
+    request: ReduceRequest, codebooks: GpuCodebooks | None, kind: type[GpuReduction], goes_on: Callable[[], bool] | None
 ) -> LaneJob:
+    device = request.flat.device
+    stream = side_stream_of(device) if goes_on is None else encoding_stream_of(device)
+    mark = stream.mark()
+
     def reduce_compressed() -> torch.Tensor | StartedJob:
-        started = _reduction(request, codebooks, kind).run().then(lambda _: request.result)
-        if goes_on():
+        stream.after(mark, request.flat)
+        started = _reduction(request, codebooks, kind).run(stream).then(lambda _: request.result)
+        if goes_on is not None and goes_on():
             return started
         result: torch.Tensor = confirmed(request.lane, request.label or "all-reduce", started.finish)
         return result

@@ -41,7 +41,6 @@ from .gpu_coder import (
     GpuCoder,
     SideStream,
     StartedFrames,
-    encoding_stream_of,
     side_stream_of,
     sum_in_rank_order,
 )
@@ -92,9 +91,12 @@ class GpuReduction:
             return [(0, n_values)] * 2
         return [(part.start, part.stop) for part in parts_of(n_values, self.lane.size, _ALIGN)]
 
-    def run(self) -> StartedJob:
+    def run(self, stream: SideStream) -> StartedJob:
         """Start the all-reduce: return when the device goes on by itself. What is returned ends when the result is
         there, and all of it was right.
+
+        Args:
+            stream: where contributions are encoded, once the values are there: the side stream, or one of their own.
 
         Raises:
             PeerError: another rank failed, is silent, or differs in what it does.
@@ -103,7 +105,7 @@ class GpuReduction:
         """
         start = perf_counter()
         self.sequence = self.lane.next_sequence()
-        self._keep(self._own_part())
+        self._keep(self._own_part(stream))
         self.coder.counters.seconds += perf_counter() - start
         return StartedJob(self._check, None, self._has_ended)
 
@@ -125,11 +127,11 @@ class GpuReduction:
         self._unchecked.clear()
         self.coder.counters.seconds += perf_counter() - start
 
-    def _own_part(self) -> torch.Tensor:
-        """Exchange contributions; return the sum of this rank's part, or the mean."""
+    def _own_part(self, stream: SideStream) -> torch.Tensor:
+        """Exchange contributions, encoded on ``stream``; return the sum of this rank's part, or the mean."""
         begin, end = self.parts[self.lane.rank]
         # Lossy: this rank, too, decodes the frame of its own values, to have them as the others do.
-        lossy, stream = self.coder.lossy, encoding_stream_of(self.source.device)
+        lossy = self.coder.lossy
         with stream.current():
             frames = self._encode(lossy)
         ranges = [(begin, end)] * self.lane.size
@@ -199,9 +201,10 @@ class GpuReduction:
         transport = gpu_transport_of(self.lane, self.source.device)
         with stream.current():
             collect = labeled(of_frames, lambda: transport.swap(outgoing, sizes))
+            mark = stream.mark()
         side = side_stream_of(self.source.device)
         if stream is not side:
-            side.after(stream.mark(), *(frame.data for frame in frames if frame is not None))
+            side.after(mark, *(frame.data for frame in frames if frame is not None))
         received = labeled(of_frames, collect)
         counters.sent_bytes += sum(map(len, outgoing)) + exchange_bytes(self.lane.size)
         counters.received_bytes += sum(sizes) + exchange_bytes(self.lane.size)
