@@ -36,8 +36,8 @@ _MAX_BATCH_VALUES = 1 << 17  #: of blocks that are decoded together: as many as 
 
 def _rules(dictionary: Dictionary, number: int, n_values: int, block: int, value_bytes: int) -> IndexedRules:
     """Return the rules of blocks of ``block`` values that name the dictionary by this number among all codebooks."""
-    has_factors, n_entries = dictionary.has_factors, dictionary.n_entries
-    return IndexedRules(n_values, block.bit_length() - 1, number, has_factors, n_entries, value_bytes)
+    forms = dictionary.has_factors, dictionary.has_offsets
+    return IndexedRules(n_values, block.bit_length() - 1, number, *forms, dictionary.n_entries, value_bytes)
 
 
 class IndexedEncoder:
@@ -56,7 +56,9 @@ class IndexedEncoder:
         assert rounded is None
         indexed, values = plan.indexed, request.values
         rules = _rules(indexed.dictionary, 0, geometry.n_values, geometry.block, values.dtype.itemsize)
-        self._writing = IndexedWriting(values.bits, indexed.indices, indexed.scales, indexed.segment, rules, sizes)
+        self._writing = IndexedWriting(
+            values.bits, indexed.indices, indexed.scales, indexed.offsets, indexed.segment, rules, sizes
+        )
         self._types = values.bits.dtype, values.bits.flags.aligned
         asked = index_request(request, indexed.indices)
         self._inner = CodedEncoder(asked, plan.inner, geometry, np.empty_like(sizes), None)

@@ -3,17 +3,16 @@ were quantized: what frames of indexed blocks are planned from (docs/format.md s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from math import gcd, inf, log, log2, prod
 from typing import NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType
-from ..format.codebook import MAX_SYMBOLS, Codebook
-from ..format.dictionary import INDEX_TYPE, MAX_ENTRIES, Dictionary
+from ..format.codebook import MAX_SYMBOLS
+from ..format.dictionary import INDEX_TYPE, MAX_ENTRIES
 from ..format.modes import lossless
 from ..kernels.core.specialized import Specialized
 from ..kernels.index.distinct_values import (
@@ -31,12 +30,9 @@ from ..kernels.index.distinct_values import (
 from ..kernels.index.guesses import MAX_KNOWN, N_FACTORS, N_SMALL
 from ..kernels.index.matches import (
     N_MATCHES,
-    N_TRIED_FIRST,
     NO_MATCH,
     SegmentSample,
-    count_matches,
     match_products,
-    number_matches,
     try_segments,
 )
 from ..kernels.index.segment_scales import (
@@ -56,18 +52,29 @@ from ..memory import acquire, release
 from ..threads import n_threads, run_batches
 from .codebooks import code_bits
 from .factor_sets import factor_sets
-from .profile import spread_places, spread_sample
+from .profile import spread_sample
 from .request import EncodeRequest, of_one_codebook
+from .segments import (
+    N_SEGMENTS,
+    NO_SCALES,
+    PART,
+    Indexing,
+    count_found,
+    indexing_of,
+    n_worth,
+    number_found,
+    part_by_part,
+    sample_of,
+    scale_bits,
+    spread_starts,
+)
 
 INDEXED_LOG2 = 16  #: of indexed blocks: in smaller ones, headers would be a larger part
 MIN_INDEXED = 1 << 14  #: values that an array must have at least to be worth the search
 _SAMPLE, _MIN_COVERED = 1 << 12, 0.9  #: values of a sample, and the share of it that a dictionary must have
-_PART = 1 << 16  #: values that a thread looks up at a time
 _SEGMENT_LENGTHS = 16, 32, 64, 128, 256  #: of groups that share a scale, beside rows and the whole array
 _MIN_SEGMENT = _SEGMENT_LENGTHS[0]
 _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
-_N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
-_MIN_SEGMENTS, _SAMPLED_APART = 8, 16  #: of a small array, which has so many times the values of its sample
 _SEGMENTS_APART = 64  #: one of so many is looked at again before all are
 _RARELY_UNMATCHED = 0.002  #: a share of values that are no products with which no more segments are looked at
 _SURE_BITS = 120  #: that a segment's values tell beforehand if they are multiples of one scale: so many are no chance
@@ -81,9 +88,6 @@ _CLEARLY_FEWER, _FEWER_SIGNED = 0.97, 0.98
 #: The share of the bits without scales, which are estimated too high, that those with scales may promise to take: of
 #: more, the search for all scales takes many times as long as encoding without it, for little or nothing.
 _WORTH = 0.9
-_COUNT_SOME, _COUNTED_APART = 1 << 18, 4  #: values from which on factors are counted of some: one in so many
-_FACTOR_BITS = 32  #: of a factor as an entry of the dictionary
-_LENGTH_BITS = 4  #: of the length of an entry's code, beside the entry in the dictionary
 #: Scales that are far enough from what processors may take for zero, and their inverses, too.
 _MIN_SCALE, _SCALES_END = 2.0**-125, 2.0**125
 _MAX_POWER = 6  #: of two: factors are larger by so much than those which are tried for the largest value of a segment
@@ -92,65 +96,8 @@ _repeats_values, _add_distinct = Specialized(repeats_values), Specialized(add_di
 _find_indices = Specialized(find_indices)
 _count_short, _look_up_short = Specialized(count_short), Specialized(look_up_short)
 _find_scales, _match_products = Specialized(find_scales), Specialized(match_products)
-_count_matches = Specialized(count_matches)
-_number_matches, _try_segments = Specialized(number_matches), Specialized(try_segments)
-_NO_SCALES = np.zeros(0, np.uint32)
+_try_segments = Specialized(try_segments)
 _BASE = 1 << INDEX_TYPE.head_bits - 1  #: of indices, from which the first and the last are as far away
-
-
-class IndexedPlan(NamedTuple):
-    """The decisions by which the indexed blocks of a frame are coded.
-
-    Attributes:
-        dictionary: What indices stand for, and their codes.
-        indices: uint8[n_values].
-        scales: uint32[n_segments], bits of the scales of segments as float32; empty if there are none.
-        segment: Number of values of a segment; 0 if there are none.
-    """
-
-    dictionary: Dictionary
-    indices: np.ndarray
-    scales: np.ndarray
-    segment: int
-
-
-class Indexing(NamedTuple):
-    """An array as indices into the entries of a dictionary, whose codes are not made yet.
-
-    Attributes:
-        has_factors: True if the entries are factors, to be multiplied by scales.
-        entries: Values as uintW[n], which rise as integers; or factors as uint32[n], bits of float32, which rise as
-            numbers.
-        indices: uint8[n_values]; one that is beyond the entries stands for a value that they lack.
-        n_absent: Number of values that the entries lack; of factors in a large array, about.
-        scales: uint32[n_segments], bits of the scales of segments as float32; empty if there are none.
-        segment: Number of values of a segment; 0 if there are none.
-        counts: How often each index is met, likewise.
-    """
-
-    has_factors: bool
-    entries: np.ndarray
-    indices: np.ndarray
-    n_absent: int
-    scales: np.ndarray
-    segment: int
-    counts: np.ndarray
-
-    def extra_bits(self, value_bits: int) -> float:
-        """Return about how many bits the frame takes beside its indices, given those of a value."""
-        of_entries = (self.entries.itemsize * 8 + _LENGTH_BITS) * len(self.entries)
-        of_scales = _scale_bits(int(np.bitwise_or.reduce(self.scales))) * len(self.scales)
-        return of_scales + of_entries + value_bits * self.n_absent
-
-    def bits(self, value_bits: int) -> float:
-        """Return about how many bits the frame takes, given those of a value."""
-        return code_bits(self.counts) + self.extra_bits(value_bits)
-
-    def with_codes(self, codebook: Codebook) -> IndexedPlan:
-        """Return the plan of indexed blocks whose indices have these codes."""
-        size = self.entries.itemsize
-        dictionary = Dictionary(self.has_factors, self.entries.astype(f"<u{size}").tobytes(), size, codebook)
-        return IndexedPlan(dictionary, self.indices, self.scales, self.segment)
 
 
 def index_request(request: EncodeRequest, indices: np.ndarray) -> EncodeRequest:
@@ -268,16 +215,16 @@ def _among(values: np.ndarray, entries: np.ndarray, counts: np.ndarray, threads:
         _find_indices(types, values[part], slots, found, absent, indices[part], of_part)
         of_parts.append(of_part)
 
-    _part_by_part(find, len(values), threads)
+    part_by_part(find, len(values), threads)
     of_indices = np.sum(of_parts, axis=0)
     if n_entries >= 0:
-        return Indexing(False, entries, indices, 0, _NO_SCALES, 0, of_indices)
+        return Indexing(False, entries, indices, 0, NO_SCALES, NO_SCALES, 0, of_indices)
     kept, of_kept = _without_rare(of_indices[: len(entries)], len(values), values.itemsize * 8)
     if len(kept) < len(entries):
         index_of = np.full(MAX_ENTRIES, len(kept), np.uint8)
         index_of[kept] = np.arange(len(kept))
-        _number_matches(np.uint8, indices, index_of, indices)
-    return Indexing(False, entries[kept], indices, int(of_kept[-1]), _NO_SCALES, 0, of_kept)
+        number_found(np.uint8, indices, index_of, indices)
+    return Indexing(False, entries[kept], indices, int(of_kept[-1]), NO_SCALES, NO_SCALES, 0, of_kept)
 
 
 def _among_short(values: np.ndarray, threads: int) -> Indexing:
@@ -291,18 +238,8 @@ def _among_short(values: np.ndarray, threads: int) -> Indexing:
     index_of = np.full(N_SHORT, min(len(kept), MAX_ENTRIES - 1), np.uint8)
     index_of[kept] = np.arange(len(kept))
     indices = np.empty(len(values), np.uint8)
-    _part_by_part(lambda part: _look_up_short(types, values[part], index_of, indices[part]), len(values), threads)
-    return Indexing(False, kept.astype(np.uint16), indices, int(of_kept[-1]), _NO_SCALES, 0, of_kept)
-
-
-def _part_by_part(work: Callable[[slice], object], n_values: int, threads: int) -> None:
-    """Call ``work`` with one part of an array after another, so that what it makes beside them is small."""
-
-    def run(begin: int, end: int) -> None:
-        for first in range(begin * _PART, min(end * _PART, n_values), _PART):
-            work(slice(first, min(first + _PART, n_values)))
-
-    run_batches(run, -(-n_values // _PART), threads, batch=4)
+    part_by_part(lambda part: _look_up_short(types, values[part], index_of, indices[part]), len(values), threads)
+    return Indexing(False, kept.astype(np.uint16), indices, int(of_kept[-1]), NO_SCALES, NO_SCALES, 0, of_kept)
 
 
 def _without_rare(counts: np.ndarray, n: int, value_bits: int) -> tuple[np.ndarray, np.ndarray]:
@@ -318,34 +255,9 @@ def _without_rare(counts: np.ndarray, n: int, value_bits: int) -> tuple[np.ndarr
     """
     ranked = np.argsort(-counts.astype(np.int64), kind="stable")[: MAX_ENTRIES - 1]
     ranked = ranked[: max(int(np.count_nonzero(counts[ranked])), 1)]
-    kept = np.sort(ranked[: _n_worth(counts[ranked], n, value_bits, value_bits)])
+    kept = np.sort(ranked[: n_worth(counts[ranked], n, value_bits, value_bits)])
     of_kept = counts[kept].astype(np.int64)
     return kept, np.append(of_kept, n - of_kept.sum())
-
-
-def _n_worth(counts: np.ndarray, n: int, entry_bits: int, value_bits: int) -> int:
-    """Return how many entries of a dictionary are worth their bits, the most frequent first: at least one.
-
-    Args:
-        counts: How often each is met, falling; none is 0.
-        n: Number of values.
-        entry_bits: Bits of an entry in the dictionary.
-        value_bits: Bits of a value that has no entry.
-    """
-
-    def bits(n_kept: int) -> float:
-        n_absent = n - int(counts[:n_kept].sum())
-        # The first index has a code of its own beside all symbols; one more than fits is an escape, and its byte.
-        of_absent = value_bits + (INDEX_TYPE.bits if n_kept > MAX_SYMBOLS else 0)
-        of_entries = (entry_bits + _LENGTH_BITS) * n_kept
-        return code_bits(np.append(counts[:n_kept], n_absent)) + of_entries + of_absent * n_absent
-
-    best = min(len(counts), min(len(counts), MAX_SYMBOLS), key=bits)
-    least = bits(best)
-    while best > 1 and (fewer := bits(best - -(-best // 4))) <= least:
-        best, least = best - -(-best // 4), fewer
-    # Beside one value that is frequent, the code of those without an entry is a bit shorter if there is no other entry.
-    return 1 if 2 * counts[0] > n and bits(1) < least else best
 
 
 class _Way(NamedTuple):
@@ -441,35 +353,16 @@ def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> l
 
 def _sampled(values: np.ndarray, segment: int, factors: Factors) -> _Way:
     """Return a way to index an array, as far as a sample of its segments promises."""
-    return _tried(values, segment, factors, *_sample_of(len(values), segment))
-
-
-@lru_cache(256)
-def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the segments of a sample begin, and which of their values are looked at: int64[n] each."""
-    n_segments = n_values // segment  # a shorter one at the end is like them
-    n_sampled = min(_N_SEGMENTS * _SEGMENT_SAMPLE, max(n_values // _SAMPLED_APART, _MIN_SEGMENTS * _SEGMENT_SAMPLE))
-    n_some = min(n_sampled // _SEGMENT_SAMPLE, n_segments)
-    places = spread_places(segment, n_sampled // n_some)
-    return _spread_starts(n_segments, n_some, segment), places.astype(np.int64)
-
-
-def _spread_starts(n_segments: int, n_some: int, segment: int) -> np.ndarray:
-    """Return where some segments begin, the first few of which are from all over: int64[n_some].
-
-    Most arrays that are none of products have no scales in the first ones.
-    """
-    starts, apart = np.arange(n_some) * n_segments // n_some * segment, max(n_some // N_TRIED_FIRST, 1)
-    return np.concatenate([starts[k::apart] for k in range(apart)])
+    return _tried(values, segment, factors, *sample_of(len(values), segment))
 
 
 def _checked(values: np.ndarray, way: _Way) -> _Way:
     """Return what a larger sample of whole segments promises of a way, if there are more of them than that."""
     n_segments = len(values) // way.segment
-    n_some = max(n_segments // _SEGMENTS_APART, 2 * _N_SEGMENTS)
+    n_some = max(n_segments // _SEGMENTS_APART, 2 * N_SEGMENTS)
     if n_segments < 2 * n_some or way.segment > MAX_LOOKED_AT:
         return way
-    starts = _spread_starts(n_segments, n_some, way.segment)
+    starts = spread_starts(n_segments, n_some, way.segment)
     return _tried(values, way.segment, way.factors, starts, np.arange(way.segment), MAX_SYMBOLS)
 
 
@@ -487,7 +380,7 @@ def _tried(
         values: uintW[n].
         segment: Number of values of a segment.
         factors: The factors.
-        starts: int64[n_segments], where the segments begin, as :func:`_spread_starts` has them.
+        starts: int64[n_segments], where the segments begin, as :func:`spread_starts` has them.
         places: int64[n_places], which of their values are looked at.
         max_kinds: Number of factors, with their signs, of which the rarest are left out, which a small sample cannot
             tell from those that are rare in the sample.
@@ -506,13 +399,8 @@ def _tried(
     unseen = n_kinds / (2 * log(2))
     n_absent = n_seen - int(kinds[:max_kinds].sum())
     of_values = code_bits(np.append(kinds[:max_kinds], n_absent)) + values.itemsize * 8 * n_absent
-    bits = (of_values + unseen) / n_seen + _scale_bits(int(sample.union[0])) / segment
+    bits = (of_values + unseen) / n_seen + scale_bits(int(sample.union[0])) / segment
     return _Way(float(bits), unmatched, n_kinds, segment, factors)
-
-
-def _scale_bits(union: int) -> int:
-    """Return how many bits each scale takes in a frame, given the bits that any of them has."""
-    return 16 if union & 0xFFFF == 0 else 24 if union & 0xFF == 0 else 32
 
 
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> Indexing | None:
@@ -520,7 +408,7 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
     n = len(values)
     scales = _scales_of(values, segment, factors, threads)
     signs = _signs_of_scales(values, segment, scales, factors)
-    matches, counts = np.empty(n, np.uint16), np.zeros(N_MATCHES, np.int64)
+    matches = np.empty(n, np.uint16)
 
     def match(where: slice) -> None:
         of_segments, skipped = slice(where.start // segment, -(-where.stop // segment)), where.start % segment
@@ -529,34 +417,17 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
             part = part ^ np.repeat(signs[of_segments], segment)[skipped : skipped + len(part)]
         _match(part, segment, skipped, scales[of_segments], factors, matches[where])
 
-    _part_by_part(match, n, threads)
+    part_by_part(match, n, threads)
     if signs is not None:
         scales[(signs != 0) & (scales != 0)] |= np.uint32(1 << 31)
-    apart = _COUNTED_APART if n >= _COUNT_SOME else 1
-    n = apart * int(_count_matches(None, matches, apart, counts))  # as many as they stand for
-    counts *= apart
-    counts[NO_MATCH] = 0
-    used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
-    if not len(used):
-        return None
-    used = used[: _n_worth(counts[used], n, _FACTOR_BITS, values.itemsize * 8)]
-    factor_signs = np.where(used > N_FACTORS, -1.0, 1.0)
-    entries = (factor_signs * factors.values[(used - 1) % N_FACTORS]).astype(np.float32)
-    order = np.lexsort((factor_signs, entries))
-    index_of = np.full(N_MATCHES, len(used), np.uint8)
-    index_of[used[order]] = np.arange(len(used))
-    indices = np.empty(len(values), np.uint8)
-    _part_by_part(lambda part: _number_matches(np.uint16, matches[part], index_of, indices[part]), len(values), threads)
-    n_absent = n - int(counts[used].sum())
-    of_indices = np.append(counts[used[order]], n_absent)
-    return Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, segment, of_indices)
+    return indexing_of(values, matches, scales, NO_SCALES, segment, factors.values, threads)
 
 
 def _scales_of(values: np.ndarray, segment: int, factors: Factors, threads: int) -> np.ndarray:
     """Return bits of the scales of segments, 0 where none was found: uint32[n_segments]."""
     types, scales = (values.dtype, values.flags.aligned), np.empty(-(-len(values) // segment), np.uint32)
     # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
-    at_once = max(_PART // segment, 1)
+    at_once = max(PART // segment, 1)
 
     def find(begin: int, end: int) -> None:
         for first in range(begin * at_once, min(end * at_once, len(scales)), at_once):
@@ -567,7 +438,7 @@ def _scales_of(values: np.ndarray, segment: int, factors: Factors, threads: int)
 
     run_batches(find, -(-len(scales) // at_once), threads, batch=1)
     if factors.form == SIGNIFICANDS and len(scales) > 1:  # a power of two more or less in a scale fits as well
-        start = values[: max(min(len(values), _PART) // segment, 1) * segment]
+        start = values[: max(min(len(values), PART) // segment, 1) * segment]
         scales = min(scales, _on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))
     return scales
 
@@ -590,7 +461,7 @@ def _signs_of_largest(values: np.ndarray, segment: int) -> np.ndarray:
     """Return the sign bit for each segment whose largest magnitude is that of a positive value, and 0 for others:
     uintW[n_segments], given values that are a multiple of a short segment."""
     signs, sign_bit = np.empty(len(values) // segment, values.dtype), values.dtype.type(1 << values.itemsize * 8 - 1)
-    at_once = _PART // segment
+    at_once = PART // segment
     for first in range(0, len(signs), at_once):
         of_part = signs[first : first + at_once]
         part = values[first * segment : (first + len(of_part)) * segment].reshape(-1, segment)
@@ -622,7 +493,7 @@ def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, facto
     """Return the entropy in bits, of all values together, of the factors that they have with these scales."""
     matches, counts = np.empty(len(values), np.uint16), np.zeros(N_MATCHES, np.int64)
     _match(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches)
-    _count_matches(None, matches, 1, counts)
+    count_found(None, matches, 1, counts)
     return code_bits(counts)
 
 

@@ -23,7 +23,6 @@ from ..options import EncoderOptions
 from ..threads import n_threads, run_batches
 from .codebooks import FittedCodebooks, GivenCodebooks, fit_form, kept_costs, no_codebooks, tail_costs
 from .columns import Tables, fit_columns, tables_of
-from .indexing import IndexedPlan
 from .other_heads import MIN_OTHER_HEADS, with_other_heads
 from .prediction import MIN_ROW_VALUES, Prediction, Predictor, rows_of
 from .profile import profile_of
@@ -41,6 +40,7 @@ from .sampling import (
     sampling_form,
     stream_lengths,
 )
+from .segments import IndexedPlan
 from .sparse_frames import (
     SparsePlan,
     differs_here_and_there,

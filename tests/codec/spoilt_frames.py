@@ -115,6 +115,7 @@ def indexed_frame(name: str, dtype: int, number: int) -> Built:
         n_codebooks=1,
         kinds=ANY_KIND_OR_INDEXED if number % 6 == 5 else ["indexed"],
         spare_bits=number % 4 == 1,
+        with_offsets=number % 3 > 0,
     )
 
 

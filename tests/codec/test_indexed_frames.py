@@ -27,6 +27,7 @@ def drawn(seed: int) -> Built:
         named=seed % 4 == 0,
         spare_bits=seed % 2 == 0,
         n_values=[None, None, 3000][seed % 3],
+        with_offsets=seed % 5 < 2,
     )
 
 

@@ -848,6 +848,33 @@ INDEXED: dict[str, Wanted] = {
             blocks[0].inner[0] == 2 and 5 < len(blocks[0].exceptions) < 150 and blocks[0].scale_bytes == 4
         ),
     ),
+    "offsets across blocks": Wanted(
+        1,
+        2060,
+        3,
+        lambda draft, blocks: (
+            0 < blocks[1].skipped < blocks[1].segment < 1024
+            and blocks[1].skipped == 1024 % blocks[1].segment
+            and blocks[0].inner[0] == 2
+        ),
+    ),
+    "bfloat16 offsets and exceptions": Wanted(
+        2,
+        300,
+        3,
+        lambda draft, blocks: (
+            blocks[0].inner[0] == 2
+            and bool(blocks[0].exceptions)
+            and blocks[0].n_segments > 1
+            and blocks[0].pairs[14] == 2
+        ),
+    ),
+    "float16 offset for each value": Wanted(
+        3,
+        100,
+        3,
+        lambda draft, blocks: blocks[0].segment == 1 and blocks[0].pairs[5] > 8 and blocks[0].pairs[13] > 8,
+    ),
 }
 
 
@@ -870,6 +897,7 @@ def indexed_frame(name: str) -> Built:
             kinds=wanted.kinds,
             spare_bits=attempt % 5 == 0,
             with_base=False,
+            with_offsets=wanted.form == 3,
         )
         draft = Draft.of(built.frame, built.codebooks)
         blocks = [Indexed.of(block, draft.kind.W) for block in draft.blocks if block[0] == 5]

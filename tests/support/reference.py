@@ -511,7 +511,7 @@ def read_dictionary(data: bytes, kind: DType) -> Dictionary:
     record = Reader(data)
     require(record.u(8) == 4, "the kind of a dictionary is 4")
     form, n_entries = record.u(8), record.u(16)
-    require(form <= 1, "form is 0 or 1", "unsupported")
+    require(form in (0, 1, 3), "form is 0, 1 or 3", "unsupported")
     require(form == 0 or kind.predicted, "form is 0 for this type")
     require(1 <= n_entries <= 256, "n_entries is 1 ... 256")
     codebook = read_inline(data[record.at :], BYTES, n_levels=1)
@@ -1030,26 +1030,35 @@ def read_indexed(prelude: Prelude, b: int, block: Block) -> U64:
     scale_bytes, body, W = block.base, block.body, prelude.kind.W
     inner_bytes, n_exceptions, segment, skipped = (body.u(32) for _ in range(4))
     require(inner_bytes % 8 == 0, "inner_bytes is a multiple of 8")
+    n_segments = 0
     if dictionary.form == 0:
-        require(scale_bytes == segment == skipped == 0, "scale_bytes, segment and skipped are 0 if the form is 0")
-        n_segments = 0
+        require(segment == skipped == 0, "segment and skipped are 0 if the form is 0")
     else:
-        require(scale_bytes in (2, 3, 4), "scale_bytes is 2, 3 or 4")
         require(skipped < segment, "segment is at least 1, and skipped below it")
         n_segments = -(-(skipped + block.n_values) // segment)
     of_bytes = replace(prelude, kind=BYTES, planes=(), levels=(Level(0, 0, 0),), codebooks=(dictionary.codebook,))
     indices = read_whole_inner(of_bytes, b, body.take(inner_bytes), block.n_values)
-    stored = body.take(n_segments * scale_bytes)
-    scales = unpack(stored, n_segments, 8 * scale_bytes) << np.uint64(32 - 8 * scale_bytes)
-    require(not infinite_or_nan(scales).any(), "scales are finite")
+    scales = offsets = np.zeros(n_segments, np.uint64)
+    if dictionary.form == 1:
+        require(scale_bytes in (2, 3, 4), "scale_bytes is 2, 3 or 4")
+        stored = body.take(n_segments * scale_bytes)
+        scales = unpack(stored, n_segments, 8 * scale_bytes) << np.uint64(32 - 8 * scale_bytes)
+        require(not infinite_or_nan(scales).any(), "scales are finite")
+    else:
+        require(scale_bytes == 0, "scale_bytes is 0 if the form is not 1")
+    if dictionary.form == 3:
+        of_scales, of_offsets = read_short_fields(body), read_short_fields(body)
+        scales, offsets = (read_short_floats(body, n_segments, fields) for fields in (of_scales, of_offsets))
     exceptions = unpack(body.take(n_exceptions * W // 8), n_exceptions, W)
 
     exceptional = indices >= len(dictionary.entries)
     require(int(exceptional.sum()) == n_exceptions, "there are as many exceptions as indices of them")
     values = dictionary.entries[np.where(exceptional, 0, indices)]
-    if dictionary.form == 1:
-        scale_of = scales[(skipped + np.arange(block.n_values)) // segment]
-        values = rounded(prelude.kind, product(scale_of, values)).astype(np.uint64)
+    if dictionary.form:
+        segment_of = (skipped + np.arange(block.n_values)) // segment
+        q = product(scales[segment_of], values)
+        q = sums(q, offsets[segment_of]) if dictionary.form == 3 else q
+        values = rounded(prelude.kind, q).astype(np.uint64)
     values[exceptional] = exceptions
     return values
 
@@ -1058,8 +1067,39 @@ def product(scales: U64, factors: U64) -> npt.NDArray[np.int64]:
     """The bits q of products (§10)."""
     with np.errstate(all="ignore"):
         products = without_denormals(scales) * without_denormals(factors)
-    q = products.view(np.uint32).astype(np.int64)
+    return without_tiny(products)
+
+
+def sums(q: npt.NDArray[np.int64], offsets: U64) -> npt.NDArray[np.int64]:
+    """The bits of sums of products, whose bits are q, and offsets (§10)."""
+    with np.errstate(all="ignore"):
+        return without_tiny(q.astype(np.uint32).view(np.float32) + without_denormals(offsets))
+
+
+def without_tiny(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """The bits of numbers, of which those with an exponent field of 0 or 1 count as 0 with their sign (§10)."""
+    q = numbers.view(np.uint32).astype(np.int64)
     return np.where(q >> 23 & 255 <= 1, q & 2**31, q)
+
+
+def read_short_fields(body: Reader) -> tuple[int, int, int, int]:
+    """The fields of floats of few bits (§10): least, shift, width and sign."""
+    least, shift, width, sign = body.u(32), body.u(8), body.u(8), body.u(8)
+    body.reserved(1)
+    require(shift <= 23 and width <= 32 and sign <= 2, "a shift is 0 ... 23, a width 0 ... 32, a sign 0, 1 or 2")
+    return least, shift, width, sign
+
+
+def read_short_floats(body: Reader, n: int, fields: tuple[int, int, int, int]) -> U64:
+    """The bits of n floats of few bits (§10)."""
+    least, shift, width, sign = fields
+    bits = []
+    for x in body.items(n, width):
+        negative, above = (sign, x) if sign < 2 else (x % 2, x // 2)
+        magnitude = least + above * 2**shift
+        require(magnitude < 0x7F800000, "scales and offsets are finite")
+        bits.append(negative * 2**31 + magnitude)
+    return np.array(bits, np.uint64)
 
 
 def without_denormals(bits: U64) -> npt.NDArray[np.float32]:

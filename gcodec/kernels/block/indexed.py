@@ -11,8 +11,8 @@ from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
 from ..core.scalar import I64, U8, U32
 from ..core.unaligned import bits_of_float, load_u32, load_value, store_value, subarray, width_of
-from ..index.products import product_of, without_denormal
-from ..index.value_tables import fill_planes, fill_product_planes, look_up_all, look_up_groups
+from ..index.products import product_of, sum_of, without_denormal
+from ..index.value_tables import fill_planes, fill_product_planes, fill_sum_planes, look_up_all, look_up_groups
 from ..predict.residuals import BFLOAT16, FLOAT16, FLOAT32
 from .header import (
     BAD_FIELD,
@@ -34,6 +34,17 @@ from .header import (
     store_raw,
     write_indexed,
 )
+from .short_floats import (
+    HEADER,
+    are_finite,
+    bytes_of_items,
+    has_legal_fields,
+    load_short_float,
+    pack_short_floats,
+    read_short_floats,
+    shorten_floats,
+    write_short_floats,
+)
 
 
 class IndexedRules(NamedTuple):
@@ -44,6 +55,7 @@ class IndexedRules(NamedTuple):
         block_log2: log2 of the values per block.
         number: Number of the dictionary, as blocks name it.
         has_factors: True if its entries are factors.
+        has_offsets: True if offsets are added to their products.
         n_entries: How many it has.
         value_bytes: Bytes of a value.
     """
@@ -52,6 +64,7 @@ class IndexedRules(NamedTuple):
     block_log2: int
     number: int
     has_factors: bool
+    has_offsets: bool
     n_entries: int
     value_bytes: int
 
@@ -95,7 +108,10 @@ def _check_block(data, at, size, n, rules):
     if size < CODED_HEADER or load_u32(data, at + N_VALUES) != n:
         return BAD_FIELD
     header = read_indexed(data, at)
-    if rules.has_factors:
+    if rules.has_offsets:
+        if header.scale_bytes or header.segment < 1 or header.skipped >= header.segment:
+            return BAD_FIELD
+    elif rules.has_factors:
         if not 2 <= header.scale_bytes <= 4 or header.segment < 1 or header.skipped >= header.segment:
             return BAD_FIELD
     elif header.scale_bytes or header.segment or header.skipped:
@@ -106,16 +122,34 @@ def _check_block(data, at, size, n, rules):
     n_segments = _n_segments(header, n)
     scales_at = CODED_HEADER + header.inner_bytes
     body = scales_at + n_segments * header.scale_bytes + header.n_exceptions * rules.value_bytes
-    # int64 sums of products of 32-bit fields with at most 8: they do not wrap around.
+    if rules.has_offsets:
+        if scales_at + 2 * HEADER > size:
+            return BAD_SIZE
+        scales, offsets = read_short_floats(data, at + scales_at), read_short_floats(data, at + scales_at + HEADER)
+        body += 2 * HEADER + bytes_of_items(scales, n_segments) + bytes_of_items(offsets, n_segments)
+    # int64 sums of products of 32-bit fields with less than 256: they do not wrap around.
     if header.inner_bytes < BLOCK_HEADER or (body + 7) & ~7 != size:
         return BAD_SIZE
     if header.inner_bytes & 7 or header.n_exceptions > n or not is_zero(data, at + body, at + size):
         return BAD_FIELD
+    if rules.has_offsets:
+        return OK if _has_good_floats(data, at + scales_at, n_segments) else BAD_FIELD
     for s in range(n_segments):
         bits = _load_scale(data, at + scales_at + s * header.scale_bytes, header.scale_bytes)
         if U32(bits & U32(0x7F800000)) == 0x7F800000:
             return BAD_FIELD
     return OK
+
+
+@kernel
+def _has_good_floats(data, at, n_segments):
+    """Return whether the scales and offsets at ``at`` are such as they must be."""
+    scales, offsets = read_short_floats(data, at), read_short_floats(data, at + HEADER)
+    if not (has_legal_fields(scales) and has_legal_fields(offsets)):
+        return False
+    scales_at = at + 2 * HEADER
+    offsets_at = scales_at + bytes_of_items(scales, n_segments)
+    return are_finite(data, scales_at, n_segments, scales) and are_finite(data, offsets_at, n_segments, offsets)
 
 
 @kernel
@@ -177,6 +211,45 @@ def _multiply(indices, n, scale, lookup, n_entries, out):
 
 
 @kernel
+def _multiply_and_add(indices, n, scale, offset, lookup, n_entries, out):
+    """Write the sums of a segment's offset and the products of its scale, as :func:`_multiply` writes products."""
+    if HAS_AVX512 and n > 16 and 16 * n >= n_entries:
+        of_scale, of_offset = bits_of_float(scale), bits_of_float(offset)
+        fill_sum_planes(lookup.factors, n_entries, of_scale, of_offset, lookup.dtype_code, lookup.planes)
+        for i in range(look_up_groups(lookup.planes, indices, n, out), n):
+            out[i] = sum_of(scale, lookup.factors[indices[i]], offset, lookup.dtype_code)
+    elif 2 * n >= n_entries:
+        for k in range(n_entries):
+            lookup.table[k] = sum_of(scale, lookup.factors[k], offset, lookup.dtype_code)
+        for i in range(n):
+            out[i] = lookup.table[indices[i]]
+    else:
+        for i in range(n):
+            out[i] = sum_of(scale, lookup.factors[indices[i]], offset, lookup.dtype_code)
+
+
+@kernel
+def _add_offsets(data, at, n, header, lookup, n_entries, indices, out):
+    """Write the values of a block of ``n`` that has offsets, given where scales and offsets begin; return their
+    end."""
+    scales, offsets, n_segments = (
+        read_short_floats(data, at),
+        read_short_floats(data, at + HEADER),
+        _n_segments(header, n),
+    )
+    scales_at = at + 2 * HEADER
+    offsets_at = scales_at + bytes_of_items(scales, n_segments)
+    for s in range(n_segments):
+        scale = without_denormal(U32(load_short_float(data, scales_at, s, scales)))
+        offset = without_denormal(U32(load_short_float(data, offsets_at, s, offsets)))
+        end_of_segment = (s + 1) * header.segment - header.skipped
+        first, stop = max(end_of_segment - header.segment, 0), min(end_of_segment, n)
+        part, rest = subarray(indices, first, n - first), subarray(out, first, n - first)
+        _multiply_and_add(part, stop - first, scale, offset, lookup, n_entries, rest)
+    return offsets_at + bytes_of_items(offsets, n_segments)
+
+
+@kernel
 def _restore_exceptions(data, at, indices, n_entries, n_exceptions, out):
     """Write exceptions to where indices say that they are; return whether these are as many as there must be."""
     # Counted first, without a branch, because there are none as a rule; and because only then is it known that all that
@@ -223,7 +296,9 @@ def look_up_values(blocks, begin, end, rules, lookup, indices, out, out_first):
         #
         #     at    header | inner block | scales ... | exceptions ... |
         at += CODED_HEADER + header.inner_bytes
-        if rules.has_factors:
+        if rules.has_offsets:
+            at = _add_offsets(data, at, n, header, lookup, rules.n_entries, of_block, result)
+        elif rules.has_factors:
             for s in range(_n_segments(header, n)):
                 scale = without_denormal(_load_scale(data, at, header.scale_bytes))
                 end_of_segment = (s + 1) * header.segment - header.skipped
@@ -246,6 +321,7 @@ class IndexedWriting(NamedTuple):
         values: uintW[n_values], the array.
         indices: uint8[n_values].
         scales: uint32[n_segments], bits of the scales; empty if there are none.
+        offsets: uint32[n_segments], bits of the offsets; empty if there are none.
         segment: Number of values that share a scale, 0 if there are none.
         rules: :class:`IndexedRules`.
         sizes: uint32[n_blocks], result, bytes of each block.
@@ -254,6 +330,7 @@ class IndexedWriting(NamedTuple):
     values: np.ndarray
     indices: np.ndarray
     scales: np.ndarray
+    offsets: np.ndarray
     segment: int
     rules: IndexedRules
     sizes: np.ndarray
@@ -283,6 +360,17 @@ def _scale_bytes(scales, first, stop):
 
 
 @kernel
+def _write_pairs(writing, first, last, out, at):
+    """Write scales and offsets ``first ... last - 1``; return their end."""
+    scales = shorten_floats(writing.scales, first, last)
+    offsets = shorten_floats(writing.offsets, first, last)
+    write_short_floats(out, at, scales)
+    write_short_floats(out, at + HEADER, offsets)
+    at = pack_short_floats(writing.scales, first, last, scales, out, at + 2 * HEADER)
+    return pack_short_floats(writing.offsets, first, last, offsets, out, at)
+
+
+@kernel
 def finish_indexed(writing, b, out, at, inner_end):
     """Write what surrounds the inner block of block ``b``, which ends at ``inner_end``; or the block as a raw one, if
     that is smaller. Return its end."""
@@ -294,12 +382,15 @@ def finish_indexed(writing, b, out, at, inner_end):
     if segment:
         skipped = start % segment
         first, last = start // segment, (start + n + segment - 1) // segment
-        scale_bytes = _scale_bytes(writing.scales, first, last)
-        for s in range(first, last):
-            # The upper bytes alone, least significant first: _scale_bytes has made sure that the others are 0.
-            for i in range(4 - scale_bytes, 4):
-                out[stop] = U8(writing.scales[s] >> U32(8 * i))
-                stop += 1
+        if rules.has_offsets:
+            stop = _write_pairs(writing, first, last, out, stop)
+        else:
+            scale_bytes = _scale_bytes(writing.scales, first, last)
+            for s in range(first, last):
+                # The upper bytes alone, least significant first: _scale_bytes has made sure that the others are 0.
+                for i in range(4 - scale_bytes, 4):
+                    out[stop] = U8(writing.scales[s] >> U32(8 * i))
+                    stop += 1
     n_exceptions, exceptions = 0, stop
     for i in range(n):
         # Each is written, and stays only if it is one: without branches, of which many would be mispredicted.

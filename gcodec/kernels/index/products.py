@@ -1,4 +1,5 @@
-"""Products of scales and factors, rounded as docs/format.md section 10 says, on every machine alike.
+"""Products of scales and factors, and sums of these and offsets, rounded as docs/format.md section 10 says, on every
+machine alike.
 
 They are what dequantization makes of weights: a quantized number as float32, times a scale, rounded to the type that
 the weights have. As in :mod:`gcodec.kernels.predict.residuals`, what a processor may take for zero is zero here.
@@ -41,16 +42,15 @@ def to_even_half(bits):
 
 
 @kernel
-def product_of(scale, factor, dtype_code):
-    """Return the bits of a product in the type of the values, as uint32.
+def without_tiny(bits):
+    """Return the bits of a float32; those of 0 of the same sign where it depends on the processor: where it is
+    denormal, and where rounding may have made the smallest normal number of it."""
+    return bits if U32(bits & U32(0x7FFFFFFF)) >= U32(TINY) else U32(bits & U32(SIGN))
 
-    Args:
-        scale: float32, finite, not denormal.
-        factor: float32, likewise.
-        dtype_code: The values' type: that of float32, bfloat16 or float16 in docs/format.md section 2.
-    """
-    bits = bits_of_float(np.float32(scale * factor))
-    bits = bits if U32(bits & U32(0x7FFFFFFF)) >= U32(TINY) else U32(bits & U32(SIGN))
+
+@kernel
+def rounded_to(bits, dtype_code):
+    """Return the bits of the value of a type that is nearest to a float32, given its bits, ties to even, as uint32."""
     if dtype_code == BFLOAT16:
         #     bits        s eeeeeeee mmmmmmL rrrrrrrrrrrrrrrr
         #
@@ -59,3 +59,23 @@ def product_of(scale, factor, dtype_code):
     if dtype_code == FLOAT16:
         return to_even_half(bits)
     return bits
+
+
+@kernel
+def product_of(scale, factor, dtype_code):
+    """Return the bits of a product in the type of the values, as uint32.
+
+    Args:
+        scale: float32, finite, not denormal.
+        factor: float32, likewise.
+        dtype_code: The values' type: that of float32, bfloat16 or float16 in docs/format.md section 2.
+    """
+    return rounded_to(without_tiny(bits_of_float(np.float32(scale * factor))), dtype_code)
+
+
+@kernel
+def sum_of(scale, factor, offset, dtype_code):
+    """Return the bits of a product plus an offset, a float32 that is finite and not denormal; see
+    :func:`product_of`."""
+    product = float_from_bits(without_tiny(bits_of_float(np.float32(scale * factor))))
+    return rounded_to(without_tiny(bits_of_float(np.float32(product + offset))), dtype_code)

@@ -74,33 +74,39 @@ if HAS_AVX512:
 
         return intrinsic_step(types.void, 4, generate)
 
-    def _product_planes(dtype_code: int) -> Any:
-        """Make a step that multiplies 64 factors as :func:`products.product_of` does one, and takes the products apart.
+    def _product_planes(dtype_code: int, has_offset: bool) -> Any:
+        """Make a step that multiplies 64 factors as :func:`products.product_of` does one, or :func:`products.sum_of`
+        with an offset, and takes the results apart.
 
         bits of 32      b3 b2 b1 b0       float32: four planes, b0 first
         rounded         b3 b2 .. ..       bfloat16: planes b2 and b3
         rounded         .. .. b1 b0       float16: planes b0 and b1
         """
 
-        def product(builder: Any, factors: Vector, scale: Vector) -> Vector:
-            floats = ir.VectorType(ir.FloatType(), factors.n)
-            given, by = (builder.bitcast(lanes.value, floats) for lanes in (factors, scale))
-            bits = Vector(builder, builder.bitcast(builder.fmul(given, by), factors.value.type))
-            bits = (bits & 0x7FFFFFFF).compare("<", TINY).choose(bits & SIGN, bits)
+        def computed(builder: Any, operation: Any, one: Vector, other: Vector) -> Vector:
+            floats = ir.VectorType(ir.FloatType(), one.n)
+            given, by = (builder.bitcast(lanes.value, floats) for lanes in (one, other))
+            bits = Vector(builder, builder.bitcast(operation(given, by), one.value.type))
+            return (bits & 0x7FFFFFFF).compare("<", TINY).choose(bits & SIGN, bits)
+
+        def product(builder: Any, factors: Vector, scale: Vector, offset: Vector | None) -> Vector:
+            bits = computed(builder, builder.fmul, factors, scale)
+            bits = bits if offset is None else computed(builder, builder.fadd, bits, offset)
             if dtype_code == BFLOAT16:
                 return bits + (((bits >> 16) & 1) + 0x7FFF)
             return _to_even_half(builder, bits) if dtype_code == FLOAT16 else bits
 
         def generate(builder: Any, args: list[Any], at: Any) -> None:
             scale, places = splat(builder, args[2], 32, 16), [ir.Constant(INDEX, 64 * k) for k in range(4)]
+            offset = splat(builder, args[5], 32, 16) if has_offset else None
             factors = [load(builder, builder.gep(at(0, 32), [place]), 32, 16) for place in places]
             # A byte of all 64 products to a register; of types of 16 bits, two of the four are the value.
-            planes = deinterleave_bytes([product(builder, lanes, scale) for lanes in factors])
+            planes = deinterleave_bytes([product(builder, lanes, scale, offset) for lanes in factors])
             planes = planes[2:] if dtype_code == BFLOAT16 else planes[:2] if dtype_code == FLOAT16 else planes
             for k, plane in enumerate(planes):
                 plane.store(builder.gep(at(3, 8), [ir.Constant(INDEX, N_ENTRIES * k)]))
 
-        return intrinsic_step(types.void, 5, generate)
+        return intrinsic_step(types.void, 6 if has_offset else 5, generate)
 
     def _to_even_half(builder: Any, bits: Vector) -> Vector:
         """Return the bits of the float16 nearest to each float32, as :func:`products.to_even_half` does one."""
@@ -115,7 +121,13 @@ if HAS_AVX512:
 
     #: product_planes_f32(factors float32[256], k, bits of the scale, planes, k): planes of 64 products; the others: of
     #: bfloat16 and float16.
-    product_planes_f32, product_planes_bf16, product_planes_f16 = map(_product_planes, (FLOAT32, BFLOAT16, FLOAT16))
+    product_planes_f32, product_planes_bf16, product_planes_f16 = (
+        _product_planes(code, False) for code in (FLOAT32, BFLOAT16, FLOAT16)
+    )
+    #: sum_planes_f32(factors float32[256], k, bits of the scale, planes, k, bits of the offset): likewise of sums.
+    sum_planes_f32, sum_planes_bf16, sum_planes_f16 = (
+        _product_planes(code, True) for code in (FLOAT32, BFLOAT16, FLOAT16)
+    )
     #: look_up_16(planes uint8[2 * 256], 0, indices, i, out, k): 64 values of 16 bits; look_up_32: of 32.
     look_up_16, look_up_32 = _look_up(16), _look_up(32)
     #: take_apart_16(table, i, planes, i): bytes of 64 values of 16 bits to two planes; take_apart_32: of 32, to four.
@@ -159,6 +171,19 @@ if HAS_AVX512:
                 product_planes_f32(factors, k, scale_bits, planes, k)
 
     @kernel
+    def fill_sum_planes(factors, n, scale_bits, offset_bits, dtype_code, planes):
+        """Take the sums of an offset, given its bits, and the products of :func:`fill_product_planes` apart."""
+        if dtype_code == BFLOAT16:
+            for k in range(0, n, _GROUP):
+                sum_planes_bf16(factors, k, scale_bits, planes, k, offset_bits)
+        elif dtype_code == FLOAT16:
+            for k in range(0, n, _GROUP):
+                sum_planes_f16(factors, k, scale_bits, planes, k, offset_bits)
+        else:
+            for k in range(0, n, _GROUP):
+                sum_planes_f32(factors, k, scale_bits, planes, k, offset_bits)
+
+    @kernel
     def look_up_groups(planes, indices, n, out):
         """Write the values that the first ``n`` indices stand for, in groups of 64; return how many were written. Those
         that are left, 63 at most if ``out`` is no longer, are the caller's.
@@ -198,6 +223,10 @@ else:
     @kernel
     def fill_product_planes(factors, n, scale_bits, dtype_code, planes):
         """Do nothing: products are made where :func:`look_up_groups` leaves them to be made."""
+
+    @kernel
+    def fill_sum_planes(factors, n, scale_bits, offset_bits, dtype_code, planes):
+        """Do nothing, likewise."""
 
     @kernel
     def look_up_groups(planes, indices, n, out):

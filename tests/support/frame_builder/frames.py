@@ -57,6 +57,7 @@ def build_frame(
     spare_bits: bool = False,
     with_base: bool | None = None,
     with_columns: bool | None = None,
+    with_offsets: bool = False,
 ) -> Built:
     """A valid frame of random values, and of a random shape in all that is not given.
 
@@ -65,7 +66,8 @@ def build_frame(
     "indexed"; `named` lets codebooks be
     given by id; `spare_bits` fills the spare bits of packed arrays and sub-streams, which readers ignore;
     `with_base`: whether templates stand for a base, of types that may have templates, or of any type if blocks may be
-    sparse; `with_columns`: whether there are column references, of types with a tail.
+    sparse; `with_columns`: whether there are column references, of types with a tail; `with_offsets`: whether some
+    dictionaries are of form 3.
     """
     dtype = rng.choice(list(DTYPES)) if dtype is None else dtype
     kind = DTYPES[dtype]
@@ -106,7 +108,8 @@ def build_frame(
     dictionaries: list[Entries] = []
     if "indexed" in (kinds or ANY_KIND) and kind.T:
         dictionaries = [
-            random_entries(rng, kind, random_codebook(rng, BYTES, 1)) for _ in range(rng.choice([1, 1, 2, 3, 16]))
+            random_entries(rng, kind, random_codebook(rng, BYTES, 1), with_offsets)
+            for _ in range(rng.choice([1, 1, 2, 3, 16]))
         ]
         n_changes = min(len(changes), 255 - len(dictionaries))
         n_coded = min(len(inline), 255 - len(dictionaries) - n_changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from random import Random
 
 from tests.support.frame_builder.indexed import Entries, Indexed
@@ -94,12 +95,13 @@ def spoil_dictionary_by_residual(draft: Draft, rng: Random) -> Spoilt:
 @spoils("form of a dictionary")
 def spoil_form(draft: Draft, rng: Random) -> Spoilt:
     for c, entries in pick_dictionaries(draft, rng):
-        for form in 2, 128, 255:
+        for form in 2, 4, 128, 255:
             yield f"{form} for {entries.form}", with_record(draft, c, entries.record(form=form)), "unsupported"
         if not draft.kind.predicted:
-            for n in 1, len(entries.values):
-                factors = Entries(draft.kind.W, 1, entries.codebook, (0x3F800000,) * n)
-                yield f"{n} factors of {draft.kind.name}", with_record(draft, c, factors.record()), "corruption"
+            for form, n in product((1, 3), (1, len(entries.values))):
+                factors = Entries(draft.kind.W, form, entries.codebook, (0x3F800000,) * n)
+                how = f"{n} factors of {draft.kind.name}" + (" with offsets" if form == 3 else "")
+                yield how, with_record(draft, c, factors.record()), "corruption"
 
 
 @spoils("n_entries")
@@ -168,9 +170,20 @@ def spoil_dictionary_padding(draft: Draft, rng: Random) -> Spoilt:
 # Indexed blocks (§6, §10).
 
 
+def all_indexed(draft: Draft) -> list[tuple[int, Indexed]]:
+    """All indexed blocks with their numbers."""
+    return [(b, Indexed.of(block, draft.kind.W)) for b, block in enumerate(draft.blocks) if block[0] == 5]
+
+
+def some_with_offsets(draft: Draft, rng: Random) -> Iterator[tuple[int, Indexed]]:
+    """Up to two indexed blocks with offsets."""
+    blocks = [(b, indexed) for b, indexed in all_indexed(draft) if indexed.pairs]
+    yield from rng.sample(blocks, min(2, len(blocks)))
+
+
 def some_indexed(draft: Draft, rng: Random) -> Iterator[tuple[int, Indexed]]:
-    """An indexed block of each form and for each kind of inner block."""
-    blocks = [(b, Indexed.of(block, draft.kind.W)) for b, block in enumerate(draft.blocks) if block[0] == 5]
+    """An indexed block of each form but that with offsets, and for each kind of inner block."""
+    blocks = [(b, indexed) for b, indexed in all_indexed(draft) if not indexed.pairs]
     for form in range(2):
         for kind in range(3):
             of_this_kind = [
@@ -204,10 +217,11 @@ def spoil_not_indexed(draft: Draft, rng: Random) -> Spoilt:
 @spoils("dictionary of the other form")
 def spoil_other_form(draft: Draft, rng: Random) -> Spoilt:
     for b, indexed in some_indexed(draft, rng):
-        form = int(indexed.segment > 0)
+        form = draft.records[indexed.codebook][1]
         for c in range(first_dictionary(draft), len(draft.records)):
             if draft.records[c][1] != form:
-                yield spoilt_block(draft, b, f"{1 - form} for {form}", replace(indexed, codebook=c).block())
+                other = draft.records[c][1]
+                yield spoilt_block(draft, b, f"{other} for {form}", replace(indexed, codebook=c).block())
                 break
 
 
@@ -300,6 +314,66 @@ def spoil_scale(draft: Draft, rng: Random) -> Spoilt:
                 scales = indexed.scales[: at * width] + one + indexed.scales[(at + 1) * width :]
                 spoilt = replace(indexed, scales=scales)
                 yield spoilt_block(draft, b, f"{scale:x} in place {at} of {n}", spoilt.block())
+
+
+@spoils("dictionary of another form than one with offsets")
+def spoil_form_with_offsets(draft: Draft, rng: Random) -> Spoilt:
+    for b, indexed in some_with_offsets(draft, rng):
+        for c in range(first_dictionary(draft), len(draft.records)):
+            if draft.records[c][1] != 3:
+                form = draft.records[c][1]
+                yield spoilt_block(draft, b, f"{form} for 3", replace(indexed, codebook=c).block())
+
+
+@spoils("segments with offsets")
+def spoil_segments_with_offsets(draft: Draft, rng: Random) -> Spoilt:
+    for b, indexed in some_with_offsets(draft, rng):
+        yield spoilt_block(draft, b, "segment 0", replace(indexed, segment=0, skipped=0).block())
+        for skipped in {indexed.segment, min(2 * indexed.segment, 2**32 - 1), 2**32 - 1}:
+            yield spoilt_block(draft, b, f"{skipped} skipped", replace(indexed, skipped=skipped).block())
+        for scale_bytes in 1, 2, 3, 4, 256:
+            yield spoilt_block(
+                draft, b, f"scale_bytes {scale_bytes}", replace(indexed, scale_bytes=scale_bytes).block()
+            )
+        without = replace(indexed, pairs=b"", exceptions=())
+        yield spoilt_block(draft, b, "none", without.block())
+
+
+@spoils("fields of scales and offsets")
+def spoil_fields_of_offsets(draft: Draft, rng: Random) -> Spoilt:
+    for b, indexed in some_with_offsets(draft, rng):
+        pairs, which = indexed.pairs, rng.choice([0, 8])
+        name = "offsets" if which else "scales"
+        beyond = {"shift": (24, 32, 255), "width": (33, 64, 255), "sign": (3, 4, 255), "reserved": (1, 128)}
+        for at, (field, numbers) in enumerate(beyond.items(), 4):
+            for number in numbers:
+                spoilt = pairs[: which + at] + bytes([number]) + pairs[which + at + 1 :]
+                yield spoilt_block(draft, b, f"{field} {number} of {name}", replace(indexed, pairs=spoilt).block())
+        for least in 0x7F800000, 0x7FC00000, 0x80000000, 0xFFFFFFFF:
+            spoilt = pairs[:which] + least.to_bytes(4, "little") + pairs[which + 4 :]
+            yield spoilt_block(draft, b, f"least {least:x} of {name}", replace(indexed, pairs=spoilt).block())
+
+
+@spoils("items of scales and offsets")
+def spoil_items_of_offsets(draft: Draft, rng: Random) -> Spoilt:
+    for b, indexed in some_with_offsets(draft, rng):
+        size, pairs = len(indexed.block()), indexed.pairs
+        for more in 1, 8:
+            spoilt = replace(indexed, pairs=pairs + b"\x11" * more).block()
+            if len(spoilt) > size or not indexed.exceptions:
+                yield spoilt_block(draft, b, f"{more} bytes more", spoilt)
+        for less in 1, 8:
+            spoilt = replace(indexed, pairs=pairs[:-less]).block()
+            if len(pairs) >= 16 + less and len(spoilt) < size:
+                yield spoilt_block(draft, b, f"{less} bytes less", spoilt)
+        n = indexed.n_segments
+        for width, shift in (32, 0), (32, 23), (9, 23), (31, 1):
+            items = pack([0] * (n - 1) + [(1 << width) - 1], width)
+            fields = struct.pack("<IBBBB", 0x00800000, shift, width, rng.choice([0, 1]), 0)
+            one, none = struct.pack("<IBBBB", 0x3F800000, 0, 0, 0, 0), b""
+            for spoilt_pairs in fields + one + items + none, one + fields + none + items:
+                how = f"the last of {n} beyond all floats: {width} bits, {shift} places up"
+                yield spoilt_block(draft, b, how, replace(indexed, pairs=spoilt_pairs).block())
 
 
 @spoils("n_exceptions")
