@@ -413,6 +413,7 @@ def _warmed_rows(name: str, rng: np.random.Generator) -> Iterator[tuple[np.ndarr
         uniform[0] * uniform[:, :1],  # predicted rows
         np.abs(uniform),  # signs in heads
         np.round(99 * uniform) * np.abs(uniform[:, :1]),  # indices of multiples of scales
+        np.round(9 * uniform) * np.abs(uniform[:, :1]) + uniform[:, 1:2],  # and of scales and offsets
         uniform * scales,  # references of columns
         np.where(np.arange(300)[:, None] < 150, uniform, rng.standard_exponential((300, 160)) ** 3),  # two codebooks
     )

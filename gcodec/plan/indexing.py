@@ -52,6 +52,7 @@ from ..memory import acquire, release
 from ..threads import n_threads, run_batches
 from .codebooks import code_bits
 from .factor_sets import factor_sets
+from .offsets import among_sums
 from .profile import spread_sample
 from .request import EncodeRequest, of_one_codebook
 from .segments import (
@@ -81,6 +82,7 @@ _SURE_BITS = 120  #: that a segment's values tell beforehand if they are multipl
 _MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products, are looked for
 _MAX_UNMATCHED = 0.25  #: a share of them with which nothing is gained, and longer segments have no scales either
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
+_MAX_ABSENT = 0.1  #: a share of values without factors with which no offsets are looked for
 #: The share of the bits that other factors than integers, scales where values are few, and another length may take if
 #: they are to be better than by chance of a sample; and that which factors may take with scales of either sign, if
 #: those are worth their time: nearly as many where the largest number of a group has either sign.
@@ -141,7 +143,12 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
         n_zero = int(counts[entries << entries.dtype.type(1) == 0].sum())  # of either sign
         lengths = _segment_lengths(request.shapes or (shape,), len(values), 1 - n_zero / len(sample))
         most = min(_CLEARLY_FEWER * max_bits, _WORTH * usual_bits)
-        found += _among_products(values, dtype, lengths, most, threads)
+        has_all = bool(found) and not found[0].n_absent  # few values, which are no groups of scales and offsets
+        by_scales = _among_products(values, dtype, lengths, most, threads)
+        found += by_scales
+        if not any(indexing.n_absent <= _MAX_ABSENT * len(values) for indexing in by_scales) and not has_all:
+            with_offsets = among_sums(values, dtype, lengths, most, threads)
+            found += [] if with_offsets is None else [with_offsets]
     if len(found) < 2:
         return found[0] if found else None
     return min(found, key=lambda indexing: indexing.bits(dtype.bits))

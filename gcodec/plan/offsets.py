@@ -1,0 +1,186 @@
+"""Find the scale and the offset of each segment of an array: weights whose least value was stored beside the scale, as
+llama.cpp's Q4_1, Q5_1, Q2_K, Q4_K and Q5_K have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+from ..format.codebook import MAX_SYMBOLS
+from ..kernels.core.specialized import Specialized
+from ..kernels.index.guesses import N_FACTORS
+from ..kernels.index.matches import N_MATCHES, NO_MATCH
+from ..kernels.index.scale_and_offset import MAX_LOOKED_AT, N_KNOWN, PairSearch, find_pairs, match_sums
+from ..memory import acquire, release
+from ..threads import run_batches
+from .codebooks import code_bits
+from .profile import spread_places
+from .segments import PART, Indexing, count_found, indexing_of, part_by_part, sample_of, short_bits
+
+#: A share of values with which nothing is gained, and longer segments have no offsets either; of the first segments.
+_MAX_UNMATCHED, _MAX_FIRST_UNMATCHED = 0.25, 0.5
+_SAMPLE = 1 << 12  #: values of a sample, at most, if these are some segments
+_N_TRIED_FIRST = 4  #: segments of a sample after which the rest may be known to be in vain
+#: Mantissa bits that scales and offsets may have: those of float32, of bfloat16, of float16, and of products of float16
+#: and 6 bits, which llama.cpp's types of blocks of 256 have; values of 16 bits may be met with others, too.
+_ALL_BITS, _SOME_BITS = 23, (7, 10, 12, 14, 16)
+_INTEGERS = np.arange(float(N_FACTORS))
+_ALL_WORK = 1 << 60  #: so much that a search tries no more than what is known
+
+_find_pairs, _match_sums = Specialized(find_pairs), Specialized(match_sums)
+
+
+class _Way(NamedTuple):
+    """A way to index an array by integers, scales and offsets.
+
+    Attributes:
+        bits: How many bits a value takes, about.
+        segment: Number of values of a segment.
+        n_bits: Mantissa bits of scales and offsets.
+        known: int64[N_KNOWN], the grids that most segments of the sample had.
+    """
+
+    bits: float
+    segment: int
+    n_bits: int
+    known: np.ndarray
+
+
+def among_sums(
+    values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float, threads: int
+) -> Indexing | None:
+    """Return an array as indices into integers, with a scale and an offset for each of its segments; None if it is no
+    such array, or takes too many bits as one.
+
+    Args:
+        values: uintW[n].
+        dtype: Their type.
+        lengths: Lengths of segments to try, rising.
+        max_bits: How many bits a value may take.
+        threads: Number of threads.
+    """
+    best: _Way | None = None
+    for segment in lengths:
+        starts, places = _sample_of(len(values), segment)
+        # Most arrays have no scales in the first segments.
+        way = _tried(values, dtype, segment, starts[:_N_TRIED_FIRST], places, _ALL_BITS, None)
+        if way is not None and len(starts) > _N_TRIED_FIRST:
+            way = _tried(values, dtype, segment, starts, places, _ALL_BITS, None)
+        if way is not None:
+            best = way if best is None or way.bits < best.bits else best
+        elif best is not None:
+            break  # parts have a scale each, and the whole has none
+    if best is None:
+        return None
+    starts, places = _sample_of(len(values), best.segment)
+    for n_bits in _SOME_BITS:
+        way = _tried(values, dtype, best.segment, starts, places, n_bits, best.known)
+        best = way if way is not None and way.bits < best.bits else best
+    return _sums(values, dtype, best, threads) if best.bits < max_bits else None
+
+
+def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the segments of a sample begin, and which of their values are looked at: int64[n] each. All are, as
+    long as a search looks at all: the ends of a grid are the least and the largest."""
+    starts, _ = sample_of(n_values, segment)
+    places = np.arange(segment) if segment <= MAX_LOOKED_AT else spread_places(segment, MAX_LOOKED_AT).astype(np.int64)
+    return starts[: max(_SAMPLE // len(places), _N_TRIED_FIRST)], places
+
+
+def _tried(
+    values: np.ndarray,
+    dtype: DType,
+    segment: int,
+    starts: np.ndarray,
+    places: np.ndarray,
+    n_bits: int,
+    known: np.ndarray | None,
+) -> _Way | None:
+    """Return a way to index an array, as far as some of its segments promise; None if too many values are no sums.
+
+    Args:
+        values: uintW[n].
+        dtype: Their type.
+        segment: Number of values of a segment.
+        starts: int64[n_segments], where the segments begin.
+        places: int64[n_places], which of their values are looked at.
+        n_bits: Mantissa bits of scales and offsets.
+        known: The only grids that are tried, if given; as in :class:`scale_and_offset.PairSearch`.
+    """
+    part = values[starts[:, None] + places].reshape(-1)
+    pairs, matches = np.empty((2, len(starts)), np.uint32), np.empty(len(part), np.uint16)
+    counts = np.zeros(N_MATCHES, np.int64)
+    with _searching() as search:
+        if known is not None:
+            search.known[:] = known
+            search.work[0] = _ALL_WORK
+        _find_pairs((part.dtype, True), part, len(places), 0, n_bits, dtype.code, search, pairs[0], pairs[1])
+        known = search.known.copy()
+    _match_sums((part.dtype, True), part, len(places), 0, pairs[0], pairs[1], dtype.code, matches)
+    count_found(None, matches, 1, counts)
+    n_seen, kinds = len(part), np.sort(counts[NO_MATCH + 1 :])[::-1]
+    if counts[NO_MATCH] > n_seen * (_MAX_UNMATCHED if len(starts) > _N_TRIED_FIRST else _MAX_FIRST_UNMATCHED):
+        return None
+    # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
+    unseen = int(np.count_nonzero(kinds)) / (2 * log(2))
+    n_absent = n_seen - int(kinds[:MAX_SYMBOLS].sum())
+    of_values = code_bits(np.append(kinds[:MAX_SYMBOLS], n_absent)) + values.itemsize * 8 * n_absent
+    of_pairs = sum(short_bits(floats) for floats in pairs) / len(starts)
+    return _Way(float((of_values + unseen) / n_seen + of_pairs / segment), segment, n_bits, known)
+
+
+def _sums(values: np.ndarray, dtype: DType, way: _Way, threads: int) -> Indexing | None:
+    """Return an array as indices into integers, as a way has them; None if no value is such a sum."""
+    segment, types = way.segment, (values.dtype, values.flags.aligned)
+    pairs, matches = np.empty((2, -(-len(values) // segment)), np.uint32), np.empty(len(values), np.uint16)
+    scales, offsets = pairs
+    # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
+    at_once = max(PART // segment, 1)
+
+    def find(begin: int, end: int) -> None:
+        for first in range(begin * at_once, min(end * at_once, len(scales)), at_once):
+            some = slice(first, first + at_once)
+            part = values[first * segment : (first + at_once) * segment]
+            with _searching() as search:
+                _find_pairs(types, part, segment, 0, way.n_bits, dtype.code, search, scales[some], offsets[some])
+
+    def match(where: slice) -> None:
+        some, skipped = slice(where.start // segment, -(-where.stop // segment)), where.start % segment
+        part = values[where]
+        _match_sums(types, part, segment, skipped, scales[some], offsets[some], dtype.code, matches[where])
+
+    run_batches(find, -(-len(scales) // at_once), threads, batch=1)
+    part_by_part(match, len(values), threads)
+    return indexing_of(values, matches, scales, offsets, segment, _INTEGERS, threads)
+
+
+def _new_search() -> PairSearch:
+    """Make the memory of a search, to which nothing is known."""
+    return PairSearch(
+        bits=np.empty(MAX_LOOKED_AT, np.uint32),
+        exact=np.empty(MAX_LOOKED_AT),
+        below=np.empty(MAX_LOOKED_AT),
+        above=np.empty(MAX_LOOKED_AT),
+        numbers=np.empty(MAX_LOOKED_AT),
+        least=np.empty(MAX_LOOKED_AT),
+        most=np.empty(MAX_LOOKED_AT),
+        known=np.zeros(N_KNOWN, np.int64),
+        n_met=np.zeros(N_FACTORS, np.int32),
+        work=np.zeros(2, np.int64),
+    )
+
+
+@contextmanager
+def _searching() -> Iterator[PairSearch]:
+    """Lend the memory of a search, to which nothing is known."""
+    search = acquire(PairSearch, _new_search)
+    search.known[:] = 0
+    search.n_met[:] = 0
+    search.work[:] = 0
+    yield search
+    release(PairSearch, search)
