@@ -206,6 +206,7 @@ def of_weights(training: GatedTraining) -> Iterator[ArrayKind]:
         "weights from int8, a scale for each row": by_rows,
         f"weights from int8, a scale for {SHORT_GROUP} values": by_short_groups,
         f"weights from uint8, a scale and a zero point for {QUANTIZED_GROUP} values": by_zero_points,
+        f"weights from 4 bits, a scale and a minimum for {SHORT_GROUP} values": by_minima,
         f"weights from int4, a scale for {QUANTIZED_GROUP} values": by_groups,
         f"weights from NF4, a scale for {QUANTIZED_GROUP} values": by_levels,
         f"weights from fp8, a scale for {QUANTIZED_SIDE} x {QUANTIZED_SIDE} values": by_squares,
@@ -250,6 +251,16 @@ def by_zero_points(matrix: np.ndarray) -> np.ndarray:
     scale = (largest - least) / np.float32(255)
     zero_point = np.rint(-least / scale)
     return (np.clip(np.rint(groups / scale), -zero_point, 255 - zero_point) * scale).reshape(matrix.shape)
+
+
+def by_minima(matrix: np.ndarray) -> np.ndarray:
+    """Return a float32 matrix rounded to 16 steps from the least value of a short group in its row on, which is a
+    float16 beside the float16 scale, as llama.cpp's Q4_1 has them."""
+    groups = matrix.reshape(-1, SHORT_GROUP)
+    least = groups.min(axis=1, keepdims=True)
+    scale = ((groups.max(axis=1, keepdims=True) - least) / 15).astype(np.float16).astype(np.float32)
+    least = least.astype(np.float16).astype(np.float32)
+    return (np.clip(np.rint((groups - least) / scale), 0, 15) * scale + least).reshape(matrix.shape)
 
 
 def by_levels(matrix: np.ndarray) -> np.ndarray:
