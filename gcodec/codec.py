@@ -414,6 +414,7 @@ def _warmed_rows(name: str, rng: np.random.Generator) -> Iterator[tuple[np.ndarr
         np.abs(uniform),  # signs in heads
         np.round(99 * uniform) * np.abs(uniform[:, :1]),  # indices of multiples of scales
         np.round(9 * uniform) * np.abs(uniform[:, :1]) + uniform[:, 1:2],  # and of scales and offsets
+        np.where(rng.random(uniform.shape) < 0.05, uniform, np.round(9 * uniform)),  # and of few values beside others
         uniform * scales,  # references of columns
         np.where(np.arange(300)[:, None] < 150, uniform, rng.standard_exponential((300, 160)) ** 3),  # two codebooks
     )
