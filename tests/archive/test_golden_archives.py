@@ -21,7 +21,7 @@ MANIFEST = read_manifest()
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+@pytest.mark.filterwarnings("ignore:torch.distributed is (disabled|unavailable):UserWarning")
 @pytest.mark.filterwarnings(
     "ignore:.*(Sparse|ComplexHalf|quantize).*:UserWarning"
 )  # torch says that these are new, or old

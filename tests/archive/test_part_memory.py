@@ -173,7 +173,7 @@ def test_many_arrays_of_an_archive_are_read_to_memory_that_none_shares(like, tmp
     assert not any(np.asarray(array).any() for array in loaded.values())
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.filterwarnings("ignore:torch.distributed is (disabled|unavailable)")
 @pytest.mark.parametrize("way", ["load", "load_file", "load_into", "distributed checkpoint"])
 def test_many_tensors_are_decoded_by_threads_ahead_of_their_reader(way, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")

@@ -172,11 +172,11 @@ def reading(folder: Path) -> Iterator[tuple[str, Case]]:
     yield "unpack_state", Case(lambda: bytes_of(unpack_state(text)))
     write_dump(folder / "dump.safetensors", {"grad/w": x, "param/w": x}, step=3, optimizer="AdamW", groups=[])
     yield "read_dump", Case(lambda: bytes_of(read_dump(folder / "dump.safetensors").grad("w")))
-    dcp.save({"w": w["w"], "n": 3}, storage_writer=CheckpointWriter(folder / "dcp", threads=1), no_dist=True)
+    dcp.save({"w": w["w"], "n": 3}, storage_writer=CheckpointWriter(folder / "dcp", threads=1))
 
     def load_dcp() -> bytes:
         target = {"w": torch.zeros_like(w["w"]), "n": 0}
-        dcp.load(target, storage_reader=CheckpointReader(folder / "dcp", threads=1), no_dist=True)
+        dcp.load(target, storage_reader=CheckpointReader(folder / "dcp", threads=1))
         return bytes_of(target)
 
     yield "torch checkpoint, read", Case(load_dcp)
@@ -299,9 +299,9 @@ def writing(folder: Path) -> Iterator[tuple[str, Case]]:
 
     def save_dcp() -> bytes:
         place = folder / "dcp-out" / "one"
-        dcp.save({"w": torch.from_numpy(x), "n": 3}, storage_writer=CheckpointWriter(place, threads=1), no_dist=True)
+        dcp.save({"w": torch.from_numpy(x), "n": 3}, storage_writer=CheckpointWriter(place, threads=1))
         target = {"w": torch.zeros(x.shape), "n": 0}
-        dcp.load(target, storage_reader=CheckpointReader(place, threads=1), no_dist=True)
+        dcp.load(target, storage_reader=CheckpointReader(place, threads=1))
         shutil.rmtree(place)
         return bytes_of(target)
 

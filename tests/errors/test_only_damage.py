@@ -41,7 +41,7 @@ pytestmark = [
     pytest.mark.filterwarnings(
         "ignore::pytest.PytestUnraisableExceptionWarning",
         "ignore::ResourceWarning",
-        "ignore:torch.distributed is disabled",
+        "ignore:torch.distributed is (disabled|unavailable)",
     ),
 ]
 

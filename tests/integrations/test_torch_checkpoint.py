@@ -37,7 +37,7 @@ pair = ranks_of(2)
 three = ranks_of(3)
 # Saving in one process is what torch warns about.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:torch.distributed is disabled:UserWarning", "ignore:TypedStorage is deprecated:UserWarning"
+    "ignore:torch.distributed is (disabled|unavailable):UserWarning", "ignore:TypedStorage is deprecated:UserWarning"
 )
 
 

@@ -324,13 +324,13 @@ def read_versions(path: Path) -> dict[str, Any]:
 
 def write_distributed(path: Path) -> None:
     """Write a distributed checkpoint of one rank."""
-    dcp.save({"model": state_at(0), "step": 3}, storage_writer=CheckpointWriter(path), no_dist=True)
+    dcp.save({"model": state_at(0), "step": 3}, storage_writer=CheckpointWriter(path))
 
 
 def read_distributed(path: Path) -> dict[str, Any]:
     """Return a distributed checkpoint."""
     state = {"model": {name: torch.zeros_like(value) for name, value in state_at(0).items()}, "step": 0}
-    dcp.load(state, storage_reader=CheckpointReader(path), no_dist=True)
+    dcp.load(state, storage_reader=CheckpointReader(path))
     return state
 
 
@@ -338,7 +338,7 @@ def write_distributed_series(path: Path) -> None:
     """Write three steps of distributed checkpoints."""
     for step in range(3):
         writer = SeriesWriter(path, full_every=2)
-        dcp.save({"model": state_at(step)}, storage_writer=writer, checkpoint_id=str(step), no_dist=True)
+        dcp.save({"model": state_at(step)}, storage_writer=writer, checkpoint_id=str(step))
 
 
 def read_distributed_series(path: Path) -> dict[str, Any]:
@@ -346,7 +346,7 @@ def read_distributed_series(path: Path) -> dict[str, Any]:
     found = {}
     for step in range(3):
         state = {"model": {name: torch.zeros_like(value) for name, value in state_at(0).items()}}
-        dcp.load(state, storage_reader=SeriesReader(path), checkpoint_id=str(step), no_dist=True)
+        dcp.load(state, storage_reader=SeriesReader(path), checkpoint_id=str(step))
         found[str(step)] = state
     return found
 
