@@ -172,8 +172,10 @@ def test_models_that_share_a_state_in_one_backward_pass_get_their_own_averages(p
 
 @pytest.mark.parametrize("kind", ["exact", "near", "compressor", "controller"])
 def test_gradients_of_complex_parameters_are_averaged_by_gloo(pair, kind):
-    _, compressed = agreed(pair.run(cases.complex_parameters, kind=kind))
-    assert compressed > 0
+    found = agreed(pair.run(cases.complex_parameters, kind=kind))
+    if found is None:
+        pytest.skip("this torch refuses complex parameters on Gloo")
+    assert found[1] > 0
 
 
 @pytest.mark.parametrize("mode", ["lossless", "near"])

@@ -370,10 +370,12 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
 @contextlib.contextmanager
 def capturable_on_the_cpu() -> Iterator[None]:
     """A context in which torch's capturable steps, which it refuses on a CPU, run on one; they need no CUDA."""
-    from torch.optim import adadelta, adam, adamax, asgd, nadam, rmsprop
+    from torch.optim import adadelta, adam, adamax, adamw, asgd, nadam, rmsprop
 
-    modules: list[Any] = [adadelta, adam, adamax, asgd, nadam, rmsprop]
     check = "_get_capturable_supported_devices"
+    modules: list[Any] = [adadelta, adam, adamax, asgd, nadam, rmsprop]
+    if hasattr(adamw, check):  # torch 2.6; later, AdamW's step is Adam's
+        modules.append(adamw)
     before = getattr(adam, check, None)
     if before is None or not all(hasattr(module, check) for module in modules):
         pytest.skip("this torch checks the device of capturable steps in another way")
