@@ -24,12 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from safetensors import SafetensorError, safe_open
+from safetensors import __version__ as safetensors_version
 
 from .dtypes import BY_NAME, DTYPES
 from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, missing_torch, what_it_is
 from .files.at_end import call_at_end
-from .files.safetensors import safetensors_header
-from .files.source import naming, open_regular
+from .files.safetensors import plan_safetensors, read_header, safetensors_header
+from .files.source import naming, open_regular, open_source
 from .files.urls import Upload, is_url, local_copy, local_path
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
     Raises:
         FileNotFoundError: no such file.
         InvalidArgument: a safetensors file, but not a dump.
-        Unsupported: a dump of another version.
+        Unsupported: a dump of another version, or one of complex tensors where safetensors is older than 0.7.
         Corruption: not a regular file, or not a safetensors file, or a dump whose metadata is malformed.
     """
     with local_copy(path) as copy:
@@ -466,6 +467,20 @@ def _open(path: Path, framework: str) -> Any:
         code = errno.ENOENT if isinstance(error, FileNotFoundError) else int(found[1]) if found else errno.EIO
         raise OSError(code, os.strerror(code), str(path)) from error
     except SafetensorError as error:
+        if [int(part) for part in safetensors_version.split(".")[:2]] < [0, 7] and _holds_complex(path):
+            text = f"{path} holds complex tensors, which safetensors {safetensors_version} does not read: 0.7 does"
+            raise Unsupported(text) from error
         with open_regular(path) as file:
             kind = what_it_is(file.read(8))  # a damaged dump is not called a good .safetensors file
         raise Corruption(f"{path} is not a readable safetensors file: {error}{kind}") from error
+
+
+def _holds_complex(path: Path) -> bool:
+    """Return whether a file is a sound ``.safetensors`` file with tensors of complex numbers."""
+    with contextlib.closing(open_source(path)) as source:
+        try:
+            plan_safetensors(str(path), source)
+        except GcodecError:
+            return False
+        _, header = read_header(source, str(path))
+    return any(entry.get("dtype") == "C64" for entry in header.values())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import save, save_file
 
 import gcodec
@@ -218,10 +219,35 @@ def test_dumps_are_written_to_a_url_and_are_those_of_a_folder(tmp_path, monkeypa
 DTYPES = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "int64", "int32", "uint8", "bool", "complex64")
 
 
+def knows_complex() -> bool:
+    """Return whether the safetensors library has complex numbers, as from 0.7 on."""
+    try:
+        save({"x": np.zeros(1, np.complex64)})
+    except SafetensorError:
+        return False
+    return True
+
+
+def test_complex_tensors_are_unsupported_by_an_old_library_and_damage_stays_damage(tmp_path, monkeypatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise SafetensorError("InvalidHeaderDeserialization")
+
+    path = tmp_path / "dump.safetensors"
+    write_dump(path, {"grad/a": torch.ones(3, dtype=torch.complex64)}, step=1, optimizer="SGD", groups=[])
+    monkeypatch.setattr(recorder, "safe_open", refuse)
+    monkeypatch.setattr(recorder, "safetensors_version", "0.6.2")
+    with pytest.raises(Unsupported, match=r"dump.safetensors holds complex tensors.*safetensors 0\.6\.2.*0\.7 does"):
+        read_dump(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(Corruption, match="not a readable safetensors file"):
+        read_dump(path)
+
+
 def test_a_dump_is_a_safetensors_file_for_its_library(tmp_path):
     from safetensors.torch import load_file
 
-    tensors = {f"exp_avg/{name}": torch.arange(3).to(getattr(torch, name)) for name in DTYPES}
+    names = [name for name in DTYPES if name != "complex64" or knows_complex()]
+    tensors = {f"exp_avg/{name}": torch.arange(3).to(getattr(torch, name)) for name in names}
     tensors |= {"step/a": torch.tensor(2.0), "grad/empty": torch.empty(0, 4), "grad/é日": torch.ones(2, 3).half()}
     write_dump(tmp_path / "ours", tensors, step=1, optimizer="SGD", groups=[])
     found = load_file(tmp_path / "ours")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcodec.errors import InvalidArgument
+from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.recorder import Dump, Recorder, read_dump
 
 pytest.importorskip("torch")
@@ -213,7 +213,10 @@ def test_conjugated_and_negated_gradients_are_recorded_with_their_values(tmp_pat
     )
     model["conjugated"].grad = torch.randn(3, 4, dtype=torch.complex64).conj()
     model["negated"].grad = torch._neg_view(torch.randn(3))
-    dump = record(model, make_sgd(model), tmp_path)
+    try:
+        dump = record(model, make_sgd(model), tmp_path)
+    except Unsupported as error:
+        pytest.skip(str(error))  # safetensors before 0.7
     for name, parameter in model.items():
         assert np.array_equal(dump.grad(name), gradient(parameter).resolve_conj().resolve_neg().numpy())
 
