@@ -106,7 +106,7 @@ class Blockwise(Compressor):
             InsufficientData, Corruption: As :func:`~gcodec.compressors.payload.unseal` does; Corruption also for
                 sections of another length, or integers beyond their range.
         """
-        values = torch.empty(like.numel(), dtype=wide(like.dtype))
+        values = torch.empty(like.numel(), dtype=wide(like.dtype), device="cpu")
         self._read(payload, like.dtype, values)
         return values.to(like.device)
 
