@@ -74,7 +74,7 @@ def quantized_tensor(scheme: str, parts: Sequence[Any], numbers: Sequence[Any]) 
         if scheme == "per_channel_affine_float_qparams":
             types = (torch.float32, torch.float32)
         if type(axis) is not int or not 0 <= axis < parts[0].ndim:
-            raise ValueError(f"there is no axis {axis!r:.80}")
+            raise ValueError(f"there is no axis {axis}" if type(axis) is int else "an axis must be an integer")
         for part, dtype in zip(parts[1:], types, strict=True):
             if part.dtype != dtype or part.shape != parts[0].shape[axis : axis + 1]:
                 raise ValueError("there must be a scale and a zero point for each index of the axis")

@@ -125,6 +125,8 @@ def _restored(value: dict[str, Any], device: torch.device | None) -> Any:
     if value.keys() == {_TENSOR}:
         return codec.decode(base64.b64decode(value[_TENSOR])).to(device=device)
     if value.keys() == {_PLAIN, "shape"}:
+        if not isinstance(value[_PLAIN], np.ndarray):
+            raise ValueError("a tensor of integers must be made of an array")
         return torch.from_numpy(value[_PLAIN].reshape(value["shape"]))
     if value.keys() != {_ARRAY, "base64"}:
         return value

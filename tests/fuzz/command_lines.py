@@ -248,7 +248,7 @@ class Session:
         ended = Ended(code, out.getvalue(), err.getvalue().decode().split("\n")[:-1])
         self._check(words, ended)
         if not {"-", "-c"}.intersection(words) and "-o-" not in words:
-            _check_text(ended, encoding, "--json" in words)
+            _check_text(ended, encoding, "--json" in words[: words.index("--") if "--" in words else None])
         return ended
 
     def _check(self, words: Sequence[str], ended: Ended) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gcodec.archive import ArchiveReader, ArchiveWriter
 from gcodec.archive.found_values import with_found_values
-from gcodec.errors import Corruption, GcodecError
+from gcodec.errors import Corruption, GcodecError, Unsupported
 from gcodec.files import plan_file
 from tests.fuzz.containers import ArchiveSeed, source_of
 from tests.fuzz.mutation import Dice, changed
@@ -143,6 +143,9 @@ class FoundValues:
         except Corruption:
             raise
         except GcodecError as error:
+            # Of another version, a frame may have its checksum elsewhere: that cannot be told from damage.
+            if isinstance(error, Unsupported) and "the frame is of version" in str(error):
+                raise
             raise AssertionError(f"damage is called {type(error).__name__}") from error
         return number
 

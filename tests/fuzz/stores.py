@@ -168,8 +168,10 @@ class Store:
         self.sent.append(state)
         try:
             attempt(lambda: VersionFolder(f"{ROOT}/sync").send(message))
-        except Failed:
+        except Failed as failed:
             self.n_failed += 1
+            if "kept at" in said_by(failed):  # nor did the store take the earlier list of versions back
+                self.n_sent = 0
         else:
             self.n_sent = message.number
 
