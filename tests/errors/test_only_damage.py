@@ -114,7 +114,8 @@ def what_is_wrong(case: Case, wanted: bytes, site: Site, error: BaseException, l
 def close_files_below(folder: Path) -> None:
     """Close the files that faults have left open, between opening and their ``with``: a later test would be warned."""
     for left in gc.get_objects():
-        if isinstance(left, io.BufferedReader | io.BufferedWriter) and str(folder) in str(getattr(left, "name", "")):
+        # Not isinstance, which asks what weak references refer to.
+        if type(left) in (io.BufferedReader, io.BufferedWriter) and str(folder) in str(getattr(left, "name", "")):
             left.close()
 
 
