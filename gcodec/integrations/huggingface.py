@@ -122,9 +122,14 @@ _OF_LOADING = frozenset(("dtype", "torch_dtype", "attn_implementation", "experts
 
 def _takes_states(kind: Any, folder: Path, options: dict[str, Any]) -> bool:
     """Return True if transformers loads a model from a state as it does from files, and nothing but that from these."""
-    is_known = hasattr(kind, "from_config") or issubclass(kind, transformers.PreTrainedModel)
+    is_known = isinstance(kind, type) and (issubclass(kind, transformers.PreTrainedModel) or _is_auto(kind))
     is_plain = not _OF_FILES.intersection(options) and not (folder / ADAPTER_CONFIG_NAME).exists()
     return is_known and is_plain and int(transformers.__version__.partition(".")[0]) >= _MIN_MAJOR
+
+
+def _is_auto(kind: type) -> bool:
+    """Return True for transformers' Auto classes, which choose a model's own class by its configuration."""
+    return kind.__module__.partition(".")[0] == "transformers" and hasattr(kind, "from_config")
 
 
 def _archives_of_weights(folder: Path, variant: str | None) -> list[Path] | None:
@@ -151,7 +156,8 @@ def _from_archives(
     """Load a model whose weights transformers asks for one by one; arguments as of :func:`from_pretrained`."""
     config = options.pop("config", None)
     if not isinstance(config, transformers.PretrainedConfig):
-        config = AutoConfig.from_pretrained(folder if config is None else config)
+        own = getattr(kind, "config_class", None) or AutoConfig  # a class of the caller's may not be registered
+        config = own.from_pretrained(folder if config is None else config)
     changed = {name: options.pop(name) for name in set(options) - _OF_LOADING if hasattr(config, name)}
     for name, value in changed.items():
         setattr(config, name, value)

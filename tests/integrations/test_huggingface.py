@@ -151,6 +151,37 @@ def test_a_missing_tensor_is_reported_and_drawn_as_transformers_does(tmp_path, i
     assert torch.equal(loaded.transformer.wte.weight, model.transformer.wte.weight)
 
 
+class OwnConfig(GPT2Config):
+    """A configuration that transformers does not know."""
+
+    model_type = "own"
+
+
+class OwnModel(GPT2LMHeadModel):
+    """A model of it."""
+
+    config_class = OwnConfig
+
+
+def test_a_class_that_transformers_does_not_know_is_loaded_by_its_own_configuration(tmp_path, in_place):
+    model = OwnModel(OwnConfig(vocab_size=500, n_positions=16, n_embd=64, n_layer=1, n_head=2))
+    save_pretrained(model, tmp_path)
+    loaded = from_pretrained(OwnModel, tmp_path)
+    assert type(loaded) is OwnModel and same(model, loaded)
+
+
+def test_whatever_has_from_pretrained_is_given_restored_files(tmp_path):
+    class Other:
+        @staticmethod
+        def from_pretrained(folder):
+            return GPT2LMHeadModel.from_pretrained(folder)
+
+    model = new_model()
+    save_pretrained(model, tmp_path)
+    for kind in (Other, Other()):
+        assert same(model, from_pretrained(kind, tmp_path))
+
+
 class Words(torch.utils.data.Dataset):
     """Random words."""
 

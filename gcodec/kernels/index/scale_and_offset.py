@@ -59,9 +59,7 @@ _MANY_BITS = 16  #: of a scale, with which its products are rounded in float32
 #: Steps of a search that goes on to more grids than the first, as ``PairSearch.work`` counts them: at first, and more
 #: for each value.
 _MOST_WORK_FIRST, _MOST_WORK = 1 << 13, 8
-_WORK_OF_FIT = (
-    4  #: steps for each value of a segment that may lie on a grid: those below are for one that is held to it
-)
+_WORK_OF_FIT = 4  #: steps for each value that is fitted to a grid; to hold one against a grid is one
 
 
 class PairSearch(NamedTuple):
