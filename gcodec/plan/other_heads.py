@@ -25,6 +25,7 @@ def with_other_heads(
     dtype: DType,
     tables: Tables | None,
     smallest: bool,
+    tell: int,
     with_wide_head: Candidate | None = None,
 ) -> list[tuple[Candidate, float]]:
     """Return candidates with other heads than the usual one, and what share of its size each has to save.
@@ -34,21 +35,26 @@ def with_other_heads(
         first: The candidate with the usual head.
         dtype: The value type.
         tables: Tensors that may get column references, if there are any.
-        smallest: True if any saving is welcome, and all heads are to be tried.
+        smallest: True if any saving is welcome.
+        tell: Which bits are worth a try in the head, as :func:`telling_bits` returns it.
         with_wide_head: The candidate with the wide head, if it is known.
     """
-    values, results = planner.values, []
-    wide, signed, fine = dtype.wide, dtype.signed, dtype.fine
-    if wide is not None and len(values) >= MIN_WIDE_VALUES and (dtype.bits < 32 or smallest or not first.columns):
+    n_values, results = len(planner.values), []
+    wide = dtype.wide
+    if wide is not None and n_values >= MIN_WIDE_VALUES and (dtype.bits < 32 or smallest or not first.columns):
         candidate = with_wide_head or _with_wide_head(planner, first, wide, tables)
         results.append((candidate, 0.0 if smallest else wide.min_saving))
-    tell = _SIGN | _FINE if smallest else telling_bits(values, dtype)
-    for other, which in ((signed, _SIGN), (fine, _FINE)):
-        if other is not None and tell & which and len(values) >= MIN_SIGNED_VALUES:
+    if not tell or n_values < MIN_SIGNED_VALUES:
+        return results
+    for other, which in ((dtype.signed, _SIGN), (dtype.fine, _FINE)):
+        if other is not None and tell & which:
             columns = with_sign(first.columns, other.head_bits - dtype.head_bits)
             candidate = planner.best(other, [first.stream_log2], columns)
             results.append((candidate, 0.0 if smallest else other.min_saving))
     return results
+
+
+ALL_TELL = 3  #: what :func:`telling_bits` returns at most
 
 
 def telling_bits(values: np.ndarray, dtype: DType) -> int:

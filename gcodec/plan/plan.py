@@ -23,7 +23,7 @@ from ..options import EncoderOptions
 from ..threads import n_threads, run_batches
 from .codebooks import FittedCodebooks, GivenCodebooks, fit_form, kept_costs, no_codebooks, tail_costs
 from .columns import Tables, fit_columns, tables_of
-from .other_heads import MIN_OTHER_HEADS, with_other_heads
+from .other_heads import ALL_TELL, MIN_OTHER_HEADS, telling_bits, with_other_heads
 from .prediction import MIN_ROW_VALUES, Prediction, Predictor, rows_of
 from .profile import profile_of
 from .request import EncodeRequest, of_one_codebook
@@ -34,6 +34,7 @@ from .sampling import (
     STREAM_LOG2,
     Candidate,
     Sample,
+    SampleMemory,
     SamplePlanner,
     has_few_heads,
     on_one_base,
@@ -73,7 +74,7 @@ class FramePlan(NamedTuple):
         indexed: The dictionary and the indices of indexed blocks; None where none is indexed, else all are.
         inner: How the indices are coded, as bytes, where blocks are indexed.
         bits: What blocks and codebooks take, about, if that was asked for or had to be known.
-        sample: Holds what was counted and decided of each block.
+        memory: Holds what was counted and decided of each block; None where somebody else looks after it.
     """
 
     dtype: DType
@@ -90,14 +91,16 @@ class FramePlan(NamedTuple):
     indexed: IndexedPlan | None = None
     inner: FramePlan | None = None
     bits: float = 0.0
-    sample: Sample | None = None
+    memory: SampleMemory | None = None
 
     def close(self) -> None:
         """Give back memory that is reused, once the frame is written; the plan is not to be used any more."""
         if isinstance(self.codebooks, FittedCodebooks):
             self.codebooks.close()
-        if self.sample is not None:
-            self.sample.close()
+        if self.memory is not None:
+            self.memory.close()
+        if self.inner is not None:
+            self.inner.close()
 
     @property
     def histogram(self) -> np.ndarray:
@@ -219,10 +222,13 @@ def make_plan(
         form.references and not special,
         one_base,
         form.sampling,
-        [],
+        SampleMemory.take(form.sampling),
     )
     columns = fit_columns(values, form.tables, dtype) if form.tables is not None and not special else ()
-    first, others = _candidates(planner, form, dtype, columns, None if special else form.tables)
+    tell = 0
+    if form.asks_for_other_heads:
+        tell = ALL_TELL if form.smallest else telling_bits(values, dtype)
+    first, others = candidates(planner, form, dtype, columns, None if special else form.tables, tell)
     predictor = None
     if form.may_be_predicted and (form.rows or request.base is not None):
         predictor = Predictor(values, dtype, form.rows, request.base, block)
@@ -235,7 +241,6 @@ def make_plan(
         if wanted.any():
             log2 = block.bit_length() - 1
             plan = plan._replace(sparse=plan_sparse_blocks(request, wanted, SparseSizes(log2, log2)))
-    planner.close(plan.sample)
     return plan
 
 
@@ -261,8 +266,13 @@ class _Asked(NamedTuple):
 _Ways = list[tuple[Candidate, float]]
 
 
-def _candidates(
-    planner: SamplePlanner, form: PlanForm, dtype: DType, columns: tuple[ColumnReferences, ...], tables: Tables | None
+def candidates(
+    planner: SamplePlanner,
+    form: PlanForm,
+    dtype: DType,
+    columns: tuple[ColumnReferences, ...],
+    tables: Tables | None,
+    tell: int,
 ) -> tuple[Candidate, _Ways]:
     """Return the way to code an array that samples promise to be smallest with the usual head, and those with others.
 
@@ -272,6 +282,7 @@ def _candidates(
         dtype: The value type.
         columns: Column references for the usual head.
         tables: Tensors that may get some, if there are any.
+        tell: Which bits may be worth a place in the head, as :func:`telling_bits` returns it.
     """
     if not form.asks_for_other_heads:
         return planner.best(dtype, form.lengths, columns), []
@@ -280,7 +291,26 @@ def _candidates(
         first, with_wide_head = planner.with_both_heads(dtype, wide, form.lengths[0])
     else:
         first = planner.best(dtype, form.lengths, columns)
-    return first, with_other_heads(planner, first, dtype, tables, form.smallest, with_wide_head)
+    return first, with_other_heads(planner, first, dtype, tables, form.smallest, tell, with_wide_head)
+
+
+def two_smallest(first: Candidate, others: _Ways) -> tuple[Candidate, Candidate, float]:
+    """Return of the way with the usual head and those with others the one that samples promise to be smallest, the next
+    one, and the share of its size that this one has to save."""
+    other, gain = others[0] if len(others) == 1 else min(others, key=_size_to_beat)
+    return (other, first, 0.0) if (1 + gain) * other.bits < first.bits else (first, other, gain)
+
+
+def _size_to_beat(way: tuple[Candidate, float]) -> float:
+    """Return the bits that a way is compared by."""
+    candidate, gain = way
+    return (1 + gain) * candidate.bits
+
+
+def promised_bits(first: Candidate, coded_bits: float, other: Candidate, gain: float) -> float:
+    """Return the bits that another way than the first takes, about, as samples of both promise, given what the first
+    takes, raised by what the other has to save."""
+    return (1 + gain) * other.bits / max(first.bits, 1) * coded_bits
 
 
 def _best_plan(
@@ -299,12 +329,8 @@ def _best_plan(
     """
     planner, predictor = asked.planner, asked.predictor
     if others:  # the samples say which is smaller; the other is weighed again where blocks are predicted
-        candidate, gain = min(others, key=lambda other: (1 + other[1]) * other[0].bits)
-        others = [(candidate, gain)]
-        if (1 + gain) * candidate.bits < first.bits:
-            first, others = candidate, [(first, 0.0)]
-        if predictor is None and first.dtype.fine_bits <= 1:
-            others = []
+        first, candidate, gain = two_smallest(first, others)
+        others = [] if predictor is None and first.dtype.fine_bits <= 1 else [(candidate, gain)]
     plan, coded_bits, coded = _plan_of(asked, first, asked.weigh or bool(others))
     unpredicted = None  # blocks that are left to column references and wide heads
     if coded is not None and (plan.prediction is not None or not coded.all()):
@@ -314,8 +340,7 @@ def _best_plan(
     for candidate, gain in others:
         # A whole plan is made only where the samples promise that it is smaller, over all blocks or the unpredicted.
         # Mantissa bits in the head make so many symbols that a small sample misses some, and promises too much.
-        promised_bits = (1 + gain) * candidate.bits / max(first.bits, 1) * coded_bits
-        promising = first.dtype.fine_bits > 1 or promised_bits < plan.bits
+        promising = first.dtype.fine_bits > 1 or promised_bits(first, coded_bits, candidate, gain) < plan.bits
         if not promising and unpredicted is not None:
             saved_bits = planner.bits_of(first, unpredicted) - (1 + gain) * planner.bits_of(candidate, unpredicted)
             promising = saved_bits > 0
@@ -490,8 +515,7 @@ def _plan_of(asked: _Asked, candidate: Candidate, weigh: bool) -> tuple[FramePla
     coded: np.ndarray | None = None
     if weigh or predictor is not None or sparse_bits is not None:
         kept = request.bit_layout.kept if dtype is request.values.dtype else lossless(dtype).kept
-        stream_len = 1 << stream_log2
-        stream_bits = (STREAM_BITS + REFERENCE_BITS * references) / stream_len
+        stream_len, stream_bits = 1 << stream_log2, stream_bits_of(stream_log2, references)
         expected, coded_bits = _expected_bits(books, counts, kept, sample.every, stream_bits)
         least, bits = expected, coded_bits
         if sparse_bits is not None:
@@ -526,9 +550,14 @@ def _plan_of(asked: _Asked, candidate: Candidate, weigh: bool) -> tuple[FramePla
         prediction,
         columns if books else (),
         bits=bits,
-        sample=sample,
+        memory=planner.memory,
     )
     return plan, coded_bits, coded
+
+
+def stream_bits_of(stream_log2: int, references: bool) -> float:
+    """Return what sub-streams take besides, for each value; arguments as the attributes of :class:`FramePlan`."""
+    return (STREAM_BITS + REFERENCE_BITS * references) / (1 << stream_log2)
 
 
 def _expected_bits(

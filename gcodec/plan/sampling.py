@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,7 @@ MAX_FEW_HEADS = 6  #: different heads, zero among them, up to which all values o
 #: A thread samples at least so many blocks at a time, because handing over fewer takes as long as sampling them; and
 #: where there are more, the work is cut into so many batches for each thread.
 _MIN_BATCH, _PARTS = 64, 4
-_MAX_POOLED_ROWS = 8  #: blocks of arrays whose memory is kept
+_MAX_POOLED_ROWS = 16  #: blocks of arrays whose memory is kept
 MEDIAN = -1  #: stands for the median of blocks' means, as a base
 _SHORTER_GAIN = 0.0005  #: what sub-streams of half the usual length, which are slower, have to save
 
@@ -69,7 +69,7 @@ class SampleSource(NamedTuple):
 
 class Sample:
     """Counts of some sub-streams of every ``step``-th block, and what is decided of each of these blocks; of a
-    sub-stream of zeros one value is counted. The memory of small arrays' samples is used again.
+    sub-stream of zeros one value is counted.
 
     Args:
         n_rows: Number of blocks that are counted.
@@ -87,7 +87,7 @@ class Sample:
         choice: int64[n_rows], takes the codebook of each block.
     """
 
-    __slots__ = ("_key", "bases", "by_block", "by_stream", "choice", "counts", "every", "step")
+    __slots__ = ("bases", "by_block", "by_stream", "choice", "counts", "every", "step")
 
     def __init__(
         self, n_rows: int, n_bins: int, every: int, step: int, by_block: bool = True, by_stream: bool = True
@@ -96,7 +96,6 @@ class Sample:
         self.counts = count.SampleCounts(np.empty(n_rows, np.int64), *histograms)
         self.bases, self.by_block, self.by_stream = self.counts
         self.choice, self.every, self.step = np.empty(n_rows, np.int64), every, step
-        self._key = (n_rows, n_bins, every, step) if n_rows <= _MAX_POOLED_ROWS else None
 
     def counts_of(self, references: bool) -> np.ndarray:
         """Return the histograms that matter where sub-streams have references of their own, or have none."""
@@ -106,13 +105,8 @@ class Sample:
         """Return a sample with other bases, and the histograms of heads relative to these."""
         n_rows, n_bins = by_block.shape
         sample = Sample(n_rows, n_bins, self.every, self.step, False, False)
-        sample._key, sample.bases, sample.by_block, sample.by_stream = None, bases, by_block, self.by_stream
+        sample.bases, sample.by_block, sample.by_stream = bases, by_block, self.by_stream
         return sample
-
-    def close(self) -> None:
-        """Give the memory back; what it holds is not to be used any more."""
-        if self._key is not None:
-            release(self._key, self)
 
 
 def has_few_heads(counts: np.ndarray) -> bool:
@@ -222,6 +216,8 @@ def take_sample(
     return sample
 
 
+_NO_COLUMNS = for_kernels(())
+_tuple: Any = tuple.__new__  # of named tuples: the classes themselves are functions of Python
 _count_sample, weigh_sample = Specialized(count.count_sample), Specialized(count.weigh_sample)
 weigh_both_heads = Specialized(count_both.weigh_both_heads)
 
@@ -292,25 +288,10 @@ class SampleForm:
         self._scratch = dtype, block, stream_len, n_bins
         #: Returns a sample whose counts are still to be filled in.
         self.new_sample: Callable[[], Sample] = partial(Sample, self.n_rows, n_bins, every, step, *wanted)
-        if self.n_rows <= _MAX_POOLED_ROWS:  # memory that is kept has room for both, whoever takes it
-            key = self.n_rows, n_bins, every, step
-            self.new_sample = partial(acquire, key, partial(Sample, *key))
 
     def scratch(self) -> SampleScratch:
         """Return uninitialized scratch for one thread."""
         return sample_scratch(*self._scratch)
-
-    def weigh(
-        self, values: np.ndarray, levels: np.ndarray | None, columns: tuple[ColumnReferences, ...], sample: Sample
-    ) -> tuple[float, float]:
-        """Count a sample, and return the bits that it takes with heads relative to each block's mean, and to each
-        sub-stream's; arguments as of :class:`SamplePlanner` and :func:`take_sample`."""
-        scratch = acquire(self.key, self.scratch)
-        bits: tuple[float, float] = weigh_sample[self.types](
-            values, levels, self.spec, self.weights, for_kernels(columns), scratch, self.n_rows, sample.counts
-        )
-        release(self.key, scratch)
-        return bits
 
 
 sample_form = lru_cache(256)(SampleForm)
@@ -409,6 +390,7 @@ class SamplingForm(NamedTuple):
         fixed: True if codebooks are fixed; sub-streams have references then if they may.
         every: The number of pieces of each block of which one is counted for the final plan.
         some: How much is counted to compare candidates.
+        key: What the memory of samples is kept by; None if it is not kept, as that of long arrays.
     """
 
     n_levels: int
@@ -417,6 +399,7 @@ class SamplingForm(NamedTuple):
     fixed: bool
     every: int
     some: SampleExtent
+    key: tuple[object, ...] | None
 
 
 @lru_cache(1024)
@@ -439,7 +422,55 @@ def sampling_form(
         every = max(every_of(n_values), _FIXED_EVERY if fixed and n_values >= _FIXED_MIN_VALUES else 1)
     some_every, step = candidate_sample(n_values, every, _THOROUGH_SHARE if thorough else 1)
     some = SampleExtent(some_every, step, -(-n_values // (block * step)))
-    return SamplingForm(n_levels, block, unused_bits, fixed, every, some)
+    key = _samples_key(n_levels, block, unused_bits, some) if some.n_rows <= _MAX_POOLED_ROWS else None
+    return SamplingForm(n_levels, block, unused_bits, fixed, every, some, key)
+
+
+@lru_cache(256)
+def _samples_key(*parts: object) -> tuple[object, ...]:
+    """Return what memory of samples is kept by: one object, whose parts are few, for all numbers of values."""
+    return "samples", *parts
+
+
+class SampleMemory:
+    """The memory that the samples of one array are counted in, by which candidates are compared.
+
+    Each candidate has its own, which another of the same head and length writes over, with the same counts.
+
+    Args:
+        form: What comparing candidates depends on.
+    """
+
+    __slots__ = ("_form", "_of_candidates", "_scratch")
+
+    def __init__(self, form: SamplingForm) -> None:
+        self._form = form
+        self._of_candidates: dict[tuple[DType, int, bool], tuple[SampleForm, Sample, SampleScratch]] = {}
+        self._scratch: dict[object, SampleScratch] = {}
+
+    @classmethod
+    def take(cls, form: SamplingForm) -> SampleMemory:
+        """Return the memory for one array, which nobody else has until :meth:`close`."""
+        memory: SampleMemory = cls(form) if form.key is None else acquire(form.key, partial(cls, form))
+        return memory
+
+    def close(self) -> None:
+        """Give the memory back; what it holds is not to be used any more."""
+        if self._form.key is not None:
+            release(self._form.key, self)
+
+    def of(self, dtype: DType, stream_log2: int, has_columns: bool = False) -> tuple[SampleForm, Sample, SampleScratch]:
+        """Return how a candidate is counted, and what in; arguments as the attributes of :class:`Candidate`."""
+        key = dtype, stream_log2, has_columns
+        found = self._of_candidates.get(key)
+        if found is None:
+            n_levels, block, unused_bits, _, _, some, _ = self._form
+            form = sample_form(dtype, n_levels, block, 1 << stream_log2, some, None, unused_bits)
+            scratch = self._scratch.get(form.key)
+            if scratch is None:
+                scratch = self._scratch[form.key] = form.scratch()
+            found = self._of_candidates[key] = form, form.new_sample(), scratch
+        return found
 
 
 class SamplePlanner(NamedTuple):
@@ -452,7 +483,7 @@ class SamplePlanner(NamedTuple):
         references: True if sub-streams may have references of their own.
         one_base: A base to try for all blocks, or MEDIAN; None to try none.
         form: What depends on no value.
-        made: All samples that were taken.
+        memory: The memory to count in.
     """
 
     values: np.ndarray
@@ -461,51 +492,44 @@ class SamplePlanner(NamedTuple):
     references: bool
     one_base: int | None
     form: SamplingForm
-    made: list[Sample]
-
-    def close(self, but: Sample | None) -> None:
-        """Give back the memory of all samples but one, whose counts may be those of another one."""
-        kept = None if but is None else but.by_stream
-        for sample in self.made:
-            if sample.by_stream is not kept:
-                sample.close()
-        self.made.clear()
+    memory: SampleMemory
 
     def _counted(
         self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...], every: int, references: bool
     ) -> Sample:
         """Return counts of every block; arguments as of :func:`take_sample`."""
-        values, levels, threads, _, _, form, made = self
+        values, levels, threads, _, _, form, _ = self
         source = SampleSource(values, NO_LEVELS if levels is None else levels, form.n_levels, form.block, threads)
-        made.append(take_sample(source, dtype, 1 << stream_log2, columns, 1, every, references))
-        return made[-1]
+        return take_sample(source, dtype, 1 << stream_log2, columns, 1, every, references)
 
     def candidate(self, dtype: DType, stream_log2: int, columns: tuple[ColumnReferences, ...]) -> Candidate:
         """Return one way to code the array, judged by a small sample."""
-        values, levels, _, references, _, (n_levels, block, unused_bits, fixed, _, some), made = self
-        form = sample_form(dtype, n_levels, block, 1 << stream_log2, some, None, unused_bits)
-        sample = form.new_sample()
-        made.append(sample)
-        bits, relative = form.weigh(values, levels, columns, sample)
-        if references and (fixed or relative < bits):
-            return Candidate(dtype, stream_log2, columns, sample, True, relative)
-        return Candidate(dtype, stream_log2, columns, sample, False, bits)
+        values, levels, _, references, _, sampling, memory = self
+        form, sample, scratch = memory.of(dtype, stream_log2, len(columns) > 0)
+        kernel_columns = for_kernels(columns) if columns else _NO_COLUMNS
+        plain, relative = weigh_sample[form.types](
+            values, levels, form.spec, form.weights, kernel_columns, scratch, form.n_rows, sample.counts
+        )
+        if references and (sampling.fixed or relative < plain):
+            return _tuple(Candidate, (dtype, stream_log2, columns, sample, True, relative))
+        return _tuple(Candidate, (dtype, stream_log2, columns, sample, False, plain))
 
     def with_both_heads(self, usual: DType, wide: DType, stream_log2: int) -> tuple[Candidate, Candidate]:
         """Return the ways to code an array of float32 without column references with the usual head and with the wide
         one, which are counted together."""
-        _, block, unused_bits, _, _, some = self.form
-        forms = [sample_form(dtype, 1, block, 1 << stream_log2, some, None, unused_bits) for dtype in (usual, wide)]
-        samples, scratch = [form.new_sample() for form in forms], acquire(forms[0].key, forms[0].scratch)
-        self.made.extend(samples)
-        asked = [part for form in forms for part in (form.spec, form.weights)]
-        bits = weigh_both_heads(None, self.values, *asked, scratch, samples[0].counts, samples[1].counts)
-        release(forms[0].key, scratch)
-        found = []
-        for dtype, sample, (plain, relative) in zip((usual, wide), samples, bits, strict=True):
-            references = self.references and relative < plain
-            found.append(Candidate(dtype, stream_log2, (), sample, references, relative if references else plain))
-        return found[0], found[1]
+        values, _, _, may_refer, _, _, memory = self
+        form, sample, scratch = memory.of(usual, stream_log2)
+        wide_form, wide_sample, _ = memory.of(wide, stream_log2)
+        (plain, relative), (wide_plain, wide_relative) = weigh_both_heads[None](
+            values, form.spec, form.weights, wide_form.spec, wide_form.weights, scratch, sample.counts,
+            wide_sample.counts,
+        )  # fmt: skip
+        references, wide_references = may_refer and relative < plain, may_refer and wide_relative < wide_plain
+        bits, wide_bits = relative if references else plain, wide_relative if wide_references else wide_plain
+        return (
+            _tuple(Candidate, (usual, stream_log2, (), sample, references, bits)),
+            _tuple(Candidate, (wide, stream_log2, (), wide_sample, wide_references, wide_bits)),
+        )
 
     def full_sample(self, candidate: Candidate) -> Sample:
         """Return counts of every block for one candidate; of all values where a sample has nothing but zeros."""
@@ -528,7 +552,7 @@ class SamplePlanner(NamedTuple):
     def bits_of(self, candidate: Candidate, blocks: np.ndarray) -> float:
         """Return what a candidate's sample takes of some blocks alone: bool[n_blocks], True for these."""
         dtype, stream_log2, _, sample, references, _ = candidate
-        n_levels, block, unused_bits, _, _, _ = self.form
+        n_levels, block, unused_bits, _, _, _, _ = self.form
         extent, mask = SampleExtent(sample.every, sample.step, len(sample.bases)), blocks[:: sample.step]
         form = sample_form(dtype, n_levels, block, 1 << stream_log2, extent, None, unused_bits)
         return code_costs.weigh_references(sample.by_block, sample.by_stream, mask, form.weights)[references]

@@ -15,7 +15,7 @@ from gcodec.kernels.heads.sign_in_head import turn_in_place
 from gcodec.kernels.sample import code_costs
 from gcodec.kernels.sample.count import PIECE
 from gcodec.plan.codebooks import window_of
-from gcodec.plan.sampling import SamplePlanner, SampleSource, sampling_form, take_sample
+from gcodec.plan.sampling import SampleMemory, SamplePlanner, SampleSource, sampling_form, take_sample
 
 TYPES = tuple(BY_CODE.values())
 BLOCK = 1 << 12
@@ -110,10 +110,11 @@ def test_both_heads_of_float32_counted_together_are_those_counted_one_by_one(n, 
     assert dtype.wide is not None
     usual = rng.standard_normal(n).astype(np.float32).view(np.uint32)
     bits = np.where(rng.random(n) < share, random_bits(dtype, n, seed), usual)
-    planner = SamplePlanner(bits, None, 1, True, False, sampling_form(n, 1, BLOCK), [])
-    together = planner.with_both_heads(dtype, dtype.wide, 8)
+    form = sampling_form(n, 1, BLOCK)
+    both, one_by_one = [SamplePlanner(bits, None, 1, True, None, form, SampleMemory(form)) for _ in range(2)]
+    together = both.with_both_heads(dtype, dtype.wide, 8)
     for found, kind in zip(together, (dtype, dtype.wide), strict=True):
-        alone = planner.candidate(kind, 8, ())
+        alone = one_by_one.candidate(kind, 8, ())
         assert (found.dtype, found.references, found.bits) == (kind, alone.references, alone.bits)
         for one, other in zip(found.sample.counts, alone.sample.counts, strict=True):
             assert np.array_equal(one, other)
