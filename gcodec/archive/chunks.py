@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import prod
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
 from ..errors import Corruption, GcodecError
 from ..files.elements import width
@@ -64,6 +66,42 @@ class Packed(NamedTuple):
     restored: Bytes
     lossy: bool = False
     needs_base: bool = False
+
+
+class OrderedHash:
+    """The XXH3-64 of a segment whose parts several threads have, each in its own time.
+
+    A thread hashes its part while that is in the core's cache; where an earlier part is still missing, the thread that
+    brings that one does it. All parts are hashed once all calls have returned.
+    """
+
+    __slots__ = ("_end", "_hash", "_is_busy", "_lock", "_waiting")
+
+    def __init__(self) -> None:
+        self._hash, self._lock, self._is_busy = xxhash.xxh3_64(), Lock(), False
+        self._waiting: dict[int, list[Bytes]] = {}
+        self._end = 0  # of what is hashed or being hashed
+
+    def put(self, start: int, *parts: Bytes) -> None:
+        """Take bytes that begin at byte ``start`` of the segment: one part, or several that follow each other."""
+        with self._lock:
+            self._waiting[start] = list(parts)
+            if self._is_busy:
+                return
+            self._is_busy = True
+        while True:
+            with self._lock:
+                ready = self._waiting.pop(self._end, None)
+                if ready is None:
+                    self._is_busy = False
+                    return
+                self._end += sum(part.size for part in ready)
+            for part in ready:
+                self._hash.update(part.data)
+
+    def hexdigest(self) -> str:
+        """Return the hash of all parts."""
+        return self._hash.hexdigest()
 
 
 def stored_chunk(data: Bytes) -> Packed:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from functools import cache, partial
-from itertools import groupby, islice
+from itertools import groupby, islice, repeat
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
@@ -30,7 +30,7 @@ from ..threads import WorkPool, available_threads, ordered_map
 from .arrays import as_array, default_kind
 from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
 from .cast_segments import CASTS
-from .chunks import unpack_chunk
+from .chunks import OrderedHash, unpack_chunk
 from .entries import Blob, Chunk, FileEntry, SegmentEntry
 from .index import read_index
 from .layout import FREE_INDEX, TEXT_PER_BYTE, ZSTD, check_json, padding
@@ -77,6 +77,7 @@ class _ChunkToRead(NamedTuple):
         chunk: the chunk.
         of: the blob.
         room: memory of the part's size, where that had better be; None for any memory.
+        hash: takes the part, if it is one of all parts of the blob that are read.
     """
 
     at: int
@@ -84,6 +85,7 @@ class _ChunkToRead(NamedTuple):
     chunk: Chunk
     of: _BlobToRead
     room: Bytes | None = None
+    hash: OrderedHash | None = None
 
 
 class _KnownBase(NamedTuple):
@@ -464,15 +466,21 @@ class ArchiveReader:
         return _BlobToRead(entry.verbatim, self.name, entry.path, " verbatim bytes")
 
     def _parts_of(self, blobs: Sequence[_BlobToRead]) -> Iterator[Bytes]:
+        hashes = [OrderedHash() for _ in blobs]
+
+        def unpacked(item: _ChunkToRead) -> Bytes:
+            part = self._unpacked(item)
+            if item.hash is not None:
+                item.hash.put(item.start, part)
+            return part
+
         results = ordered_map(
-            self._pool, self._unpacked, _chunks_to_read(blobs), self._threads, lambda item: item.chunk.size
+            self._pool, unpacked, _chunks_to_read(blobs, hashes), self._threads, lambda item: item.chunk.size
         )
-        for item in blobs:
-            blob = item.blob
-            hash_, last = xxhash.xxh3_64(), len(blob.chunks) - 1
-            for number in range(len(blob.chunks)):
+        for item, hash_ in zip(blobs, hashes, strict=True):
+            last = len(item.blob.chunks) - 1
+            for number in range(last + 1):
                 part = next(results)
-                hash_.update(part.data)
                 if number == last:
                     _check_hash(hash_.hexdigest(), item)
                 yield part
@@ -534,13 +542,15 @@ class ArchiveReader:
             raise LimitExceeded(f"{where}: {size} bytes are above the limit of {self._limit} bytes")
 
 
-def _chunks_to_read(blobs: Sequence[_BlobToRead]) -> Iterator[_ChunkToRead]:
-    """Yield the chunks of all blobs in order."""
-    for item in blobs:
+def _chunks_to_read(
+    blobs: Sequence[_BlobToRead], hashes: Sequence[OrderedHash] | None = None
+) -> Iterator[_ChunkToRead]:
+    """Yield the chunks of all blobs in order, each with what hashes its blob, if anything does."""
+    for item, hash_ in zip(blobs, repeat(None) if hashes is None else hashes, strict=False):
         at, start = item.blob.offset, 0
         for chunk in item.blob.chunks:
             room = None if item.room is None else item.room()[start : start + chunk.size]
-            yield _ChunkToRead(at, start, chunk, item, room)
+            yield _ChunkToRead(at, start, chunk, item, room, hash_)
             at, start = at + chunk.stored + padding(chunk.stored), start + chunk.size
 
 

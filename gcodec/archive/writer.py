@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import xxhash
 
 from ..errors import Corruption, GcodecError, InvalidArgument, check_function
 from ..files.all_or_nothing import AllOrNothing
@@ -24,7 +23,7 @@ from ..files.urls import Upload, check_free_url, is_url, path_or_none
 from ..threads import WorkPool, available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
 from .cast_segments import CASTS, find_casts
-from .chunks import Packed, found_chunk, pack_chunk, pack_group, record_chunk, stored_chunk
+from .chunks import OrderedHash, Packed, found_chunk, pack_chunk, pack_group, record_chunk, stored_chunk
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .equal_segments import CopiesInFile, Copy, KnownSegments
@@ -284,9 +283,16 @@ class ArchiveWriter(AllOrNothing):
         for number, of in casts.items():
             bases[number] = _cast_bytes(plan, number, of)
 
-        def work(part: Part) -> list[tuple[Packed, Bytes | None]]:
+        hashes = [(OrderedHash(), OrderedHash()) for _ in plan.segments]
+
+        def work(part: Part) -> list[Packed]:
             try:
-                return self._packed(plan, part, policy, bases[part.segment], columns.get(part.segment, 0))
+                packed, known = self._packed(plan, part, policy, bases[part.segment], columns.get(part.segment, 0))
+                of_segment, of_base = hashes[part.segment]
+                of_segment.put(part.start, *[chunk.restored for chunk in packed])
+                if known is not None:
+                    of_base.put(part.start, known)
+                return packed
             except GcodecError as error:
                 name = next((view.name for view in plan.tensors if view.segment == part.segment), "")
                 raise type(error)(f"{plan.path}:{name}: {error}") from error
@@ -308,10 +314,11 @@ class ArchiveWriter(AllOrNothing):
             if number in ready:
                 entry = self._ready_segment(ready[number], size)
             elif copy is None:
-                entry = self._segment(results, size, crc, earlier)
+                entry = self._segment(results, size, hashes[number], crc, earlier)
             else:
                 same = self._same_segment(copy, entries, size)
-                entry = same or self._segment_here(map(work, self._parts(plan, number, columns)), size, earlier)
+                parts_here = map(work, self._parts(plan, number, columns))
+                entry = same or self._segment_here(parts_here, size, hashes[number], earlier)
             if entry.base is not None and number in casts:
                 entry.base, entry.cast = None, (len(self._files), casts[number])
             elif entry.base is not None and earlier is not None and earlier.place is not None:
@@ -349,8 +356,8 @@ class ArchiveWriter(AllOrNothing):
 
     def _packed(
         self, plan: FilePlan, part: Part, policy: EncodingPolicy | None, base: BaseBytes | None, n_columns: int
-    ) -> list[tuple[Packed, Bytes | None]]:
-        """Return the chunks of a part of the file, each with the bytes of the base that it has to do with."""
+    ) -> tuple[list[Packed], Bytes | None]:
+        """Return the chunks of a part of the file, and the bytes of the base that they have to do with."""
         segment = plan.segments[part.segment]
         data = self._read(plan.source, segment.start + part.start, segment.start + part.stop)
         base_part = None if base is None else base.read(part.start, part.stop)
@@ -360,27 +367,26 @@ class ArchiveWriter(AllOrNothing):
             "take": self._memory.take,
         }
         if segment.group and segment.dtype:
-            chunks = pack_group(data, segment.dtype, segment.group, base_part, **how)
-            ends = accumulate(chunk.restored.size for chunk in chunks)
-            return [
-                (chunk, None if base_part is None else base_part[end - chunk.restored.size : end])
-                for chunk, end in zip(chunks, ends, strict=True)
-            ]
+            return pack_group(data, segment.dtype, segment.group, base_part, **how), base_part
         if segment.fields is not None:
-            return [(record_chunk(data, segment.fields), base_part)]
+            return [record_chunk(data, segment.fields)], base_part
         options = policy.options(part, data) if policy and segment.dtype else {}
         packed = pack_chunk(data, segment.dtype, options, n_columns, base_part, **how)
         if plan.format == "bytes" and segment.dtype:
             packed = found_chunk(packed, segment.dtype)
         if plan.format == "safetensors" and not segment.start and segment.dtype is None:  # the header
             packed = packed if may_compress_header(data.tobytes(), len(packed.payload)) else stored_chunk(data)
-        return [(packed, base_part)]
+        return [packed], base_part
 
     def _segment_here(
-        self, results: Iterator[list[tuple[Packed, Bytes | None]]], size: int, base: BaseBytes | None = None
+        self,
+        results: Iterator[list[Packed]],
+        size: int,
+        hashes: tuple[OrderedHash, OrderedHash],
+        base: BaseBytes | None = None,
     ) -> SegmentEntry:
-        """Writes the chunks of a segment of ``size`` bytes, which are all of ``results``; ``base``: of these chunks."""
-        entry = self._segment(chain.from_iterable(results), size, base=base)
+        """Writes the chunks of a segment, which are all of ``results``; arguments as of :meth:`_segment`."""
+        entry = self._segment(chain.from_iterable(results), size, hashes, base=base)
         next(results, None)
         return entry
 
@@ -417,25 +423,24 @@ class ArchiveWriter(AllOrNothing):
 
     def _segment(
         self,
-        results: Iterator[tuple[Packed, Bytes | None]],
+        results: Iterator[Packed],
         size: int,
+        hashes: tuple[OrderedHash, OrderedHash],
         crc: _Crc | None = None,
         base: BaseBytes | None = None,
     ) -> SegmentEntry:
-        """Writes the chunks of ``size`` bytes, taken from ``results`` with what they were coded against."""
-        hash_, base_hash, chunks, done, lossy, needs_base = xxhash.xxh3_64(), xxhash.xxh3_64(), [], 0, False, False
+        """Writes the chunks of ``size`` bytes, taken from ``results``; whoever makes these puts what they hold, and
+        what they were coded against, into ``hashes``."""
+        (hash_, base_hash), chunks, done, lossy, needs_base = hashes, [], 0, False, False
         while done < size:
-            packed, known = next(results)
-            hash_.update(packed.restored.data)
-            if known is not None:
-                base_hash.update(known.data)
+            packed = next(results)
             if crc:
                 crc.update(packed.restored)
             chunks.append(self._chunk(packed.codec, packed.payload, packed.restored.size))
             done, lossy = done + packed.restored.size, lossy or packed.lossy
             needs_base = needs_base or packed.needs_base
             self._progress(packed.restored.size)
-            del packed, known  # their memory is for the part that is begun next
+            del packed  # its memory is for the part that is begun next
         found = base_hash.hexdigest() if base else None
         if base and base.place is not None and base.hash != found:
             raise GcodecError(f"{base.name}: was written to while later versions of it were compressed; try again")
@@ -463,7 +468,9 @@ class ArchiveWriter(AllOrNothing):
     def _add_verbatim(self, plan: FilePlan, crcs: dict[int, int]) -> Blob:
         data = np.frombuffer(_verbatim(plan, crcs), np.uint8)
         parts = (data[at : at + self._part_bytes] for at in range(0, data.size, self._part_bytes))
-        blob = self._segment_here(([(pack_chunk(part, None, {}), None)] for part in parts), data.size)
+        hashes = OrderedHash(), OrderedHash()
+        hashes[0].put(0, data)
+        blob = self._segment_here(([pack_chunk(part, None, {})] for part in parts), data.size, hashes)
         return Blob(blob.bytes, blob.hash, blob.chunks)
 
     def _write(self, data: bytes | memoryview) -> None:
