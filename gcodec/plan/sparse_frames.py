@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +101,8 @@ def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
     values, base = request.values.bits, request.base
     n = len(values)
     if n < _MIN_VALUES or not may_be_sparse(values, base):
+        return None
+    if base is None and has_rows_of_zeros(values, request.shapes or (request.values.shape,)):
         return None
     choices: list[tuple[int, ...]] = [()]
     if base is not None:
@@ -285,6 +288,38 @@ def is_sparse_sample(some: np.ndarray, earlier: np.ndarray | None) -> bool:
     n_different = int(np.count_nonzero(some if earlier is None else some != earlier))
     limit = MAX_SHARE_OF_ZERO if earlier is None else MAX_SHARE_OF_BASE
     return n_different <= (limit + _QUICK_ERROR) * len(some)
+
+
+def has_rows_of_zeros(values: np.ndarray, shapes: Sequence[Sequence[int]]) -> bool:
+    """Return True if zeros fill sub-streams, so that coded blocks leave them out for less than sparse blocks take.
+
+    A sparse block has a code of a bit at least for each value that is not zero. Coded blocks have a few bits for each
+    sub-stream that is empty, and in others the entropy of which values are zero.
+
+    Args:
+        values: uintW[n].
+        shapes: Shapes of the tensors in it: sub-streams may be as long as their rows, or parts of them.
+    """
+    row = shapes[0][-1] if len(shapes) == 1 and len(shapes[0]) else 0
+    length = next((size for size in _STREAMS if row % size == 0), _STREAMS[0])
+    n_streams = len(values) // length
+    if n_streams < _MIN_STREAMS:
+        return False
+    streams = values[: n_streams * length].reshape(n_streams, length)[:: max(n_streams // _LOOKED_AT, 1) | 1]
+    counts = np.count_nonzero(streams, axis=1)
+    n_values, n_full = int(counts.sum()), int(np.count_nonzero(counts))
+    share = n_values / max(n_full * length, 1)
+    bits = float(_EMPTY_BITS * (len(streams) - n_full) + _STREAM_BITS * len(streams))
+    if 0 < share < 1:
+        bits -= n_full * length * (share * log2(share) + (1 - share) * log2(1 - share))
+    return n_values > _CLEARLY * bits
+
+
+_STREAMS = (256, 128, 64)  #: values of the sub-streams that coded blocks may have
+_MIN_STREAMS, _LOOKED_AT = 64, 512  #: sub-streams that have to be there to tell, and that are looked at
+#: What an empty sub-stream takes, and what blocks take for each that sparse blocks do not, about.
+_EMPTY_BITS, _STREAM_BITS = 4, 1
+_CLEARLY = 8  #: by how many times as much sparse blocks have to take
 
 
 def sample_slices(n: int) -> list[slice]:

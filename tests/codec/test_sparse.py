@@ -388,6 +388,29 @@ def test_large_arrays_of_many_changes_are_searched_once(monkeypatch):
     assert len(searches) == 1
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("n_columns", "share"), [(512, 0.8), (768, 0.65), (128, 0.65), (1, 0.65)])
+def test_sparse_blocks_are_tried_only_of_zeros_that_are_no_whole_rows(dtype, n_columns, share, monkeypatch):
+    """Of whole rows coded blocks take less; finding out what sparse ones take would take several times as long."""
+    rng, searches, search = np.random.default_rng(n_columns), [], finding.Finding.find
+    n_rows = (1 << 18) // n_columns
+    values = rng.standard_normal((n_rows, n_columns)) * np.exp2(-rng.uniform(0, 4, (n_rows, 1)))
+    values[rng.random(n_rows) < share] = 0
+    matrix = typed(dtype, from_floats(KINDS[dtype], values.reshape(-1))).reshape(values.shape)
+
+    def counted(self: finding.Finding, begin: int, end: int) -> None:
+        searches.append((begin, end))
+        search(self, begin, end)
+
+    monkeypatch.setattr(finding.Finding, "find", counted)
+    frame = gcodec.encode(matrix, dtype=dtype)
+    assert bool(searches) == (n_columns == 1)
+    without = gcodec.encode(matrix, dtype=dtype, options=WITHOUT)
+    assert len(frame) < len(without) if n_columns == 1 else frame == without
+    monkeypatch.setattr(sparse_frames, "has_rows_of_zeros", lambda values, shapes: False)
+    assert len(gcodec.encode(matrix, dtype=dtype)) == len(frame)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("mantissa_bits", [None, 4])
 def test_streams_send_arrays_of_scattered_zeros_as_sparse_frames(dtype, mantissa_bits):
