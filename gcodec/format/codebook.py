@@ -16,6 +16,7 @@ from itertools import chain
 import numpy as np
 
 from ..errors import Corruption, InvalidArgument, Unsupported
+from ..kernels.core.specialized import Specialized
 from ..kernels.entropy import prefix_code
 from ..kernels.entropy.encode_streams import checksum
 from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
@@ -23,6 +24,8 @@ from ..kernels.entropy.prefix_code import ESCAPE, MAX_LENGTH
 MAX_SYMBOLS = 254  #: symbols besides zero and the escape
 INLINE, BY_ID, RESIDUAL = 0, 1, 2  #: kinds of codebook record
 _DIGITS = b"0123456789abcdef".ljust(256, b"?")
+_canonical_codes, _checksum = Specialized(prefix_code.canonical_codes), Specialized(checksum)
+_encode_table, _decode_table = Specialized(prefix_code.encode_table), Specialized(prefix_code.decode_table)
 
 
 def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
@@ -131,18 +134,18 @@ class Codebook:
         """
         codes = np.zeros(256, np.uint32)
         following = np.empty(MAX_LENGTH + 1, np.uint32)
-        if prefix_code.canonical_codes(self.length_array, MAX_SYMBOLS, following, codes) != 1 << MAX_LENGTH:
+        if _canonical_codes(None, self.length_array, MAX_SYMBOLS, following, codes) != 1 << MAX_LENGTH:
             raise Corruption("codebook: its code lengths do not make a complete prefix code")
         return codes
 
     def fill_encode_table(self, table: np.ndarray) -> None:
         """Fill the encoding kernels' table, uint32[256]."""
-        prefix_code.encode_table(self.length_array, self.codes, table)
+        _encode_table(None, self.length_array, self.codes, table)
 
     def fill_decode_table(self, table: np.ndarray) -> None:
         """Fill the decoding kernels' table, uint64[4096]."""
         scratch = np.empty(prefix_code.TABLE_SIZE, np.uint64)
-        prefix_code.decode_table(self.length_array, MAX_SYMBOLS, self.codes, scratch, prefix_code.MOST, table)
+        _decode_table(None, self.length_array, MAX_SYMBOLS, self.codes, scratch, prefix_code.MOST, table)
 
     @cached_property
     def meanings(self) -> np.ndarray:
@@ -176,7 +179,7 @@ class Codebook:
     def hash(self) -> int:
         """Return the checksum of the record that a reference by id carries; its seed is ``head_bits``."""
         data = np.frombuffer(bytearray(self.record), np.uint8)
-        return int(checksum(data, 0, len(data) // 4, -1, np.uint64(self.head_bits)))
+        return int(_checksum(None, data, 0, len(data) // 4, -1, np.uint64(self.head_bits)))
 
     def reference(self, codebook_id: int) -> bytes:
         """Return the record that names this codebook by id instead of carrying it."""

@@ -25,7 +25,6 @@ from ..format.prelude import N_RECORDS_AT, start_of
 from ..kernels.block.encode import CodedEncoding
 from ..kernels.core.bundles import Books, Choices, Scratch
 from ..kernels.entropy.codebook_fit import FitMemory
-from ..kernels.sample.code_costs import has_others
 from ..memory import acquire, release
 from ..options import EncoderOptions
 from ..plan.codebooks import FitForm, fit_form
@@ -45,7 +44,7 @@ from ..plan.plan import (
 from ..plan.prediction import Predictor
 from ..plan.profile import look_at, look_step, rules_of
 from ..plan.request import EncodeRequest
-from ..plan.sampling import SampleMemory, SamplePlanner, has_few_heads
+from ..plan.sampling import SampleMemory, SamplePlanner, has_few_heads, has_others
 from ..threads import MIN_SHARED
 from .coded_blocks import CodedForm, coded_form, encode_coded_blocks, with_runs
 from .encode import copied_to_caller
@@ -212,7 +211,7 @@ class ShortForm:
         way, (made, tables) = self._ways[dtype, stream_log2], memory.books
         counts, every = sample.by_stream if references else sample.by_block, sample.every
         exact = every == 1
-        if not (exact or (has_others(counts) and not has_few_heads(counts))):  # all values would be counted
+        if not (exact or (has_others(None, counts) and not has_few_heads(counts))):  # all values would be counted
             return 0
         n_books, _ = way.fit.make(counts, every, exact, exact and not references, memory.books, memory.choice)
         if not n_books:

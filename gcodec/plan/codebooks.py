@@ -285,7 +285,7 @@ def no_codebooks(n_blocks: int) -> GivenCodebooks:
     return GivenCodebooks.of((), (), np.full(n_blocks, -1, np.int64))
 
 
-_fit_books = Specialized(codebook_fit.fit_books)
+_fit_books, _fill_bin_costs = Specialized(codebook_fit.fit_books), Specialized(codebook_fit.fill_bin_costs)
 
 
 class Shipped(NamedTuple):
@@ -348,7 +348,7 @@ def bin_costs(codebooks: Sequence[Codebook]) -> np.ndarray:
     ranges = np.array([codebook.range_array for codebook in codebooks])
     lengths = np.frombuffer(b"".join(codebook.lengths for codebook in codebooks), np.uint8).reshape(-1, ESCAPE + 1)
     costs = np.empty((len(ranges), 2 + ranges.shape[1] * window), np.uint32)
-    codebook_fit.fill_bin_costs(ranges, lengths, codebooks[0].head_bits, window, center, costs)
+    _fill_bin_costs[None](ranges, lengths, codebooks[0].head_bits, window, center, costs)
     return costs
 
 

@@ -112,7 +112,7 @@ class Sample:
 def has_few_heads(counts: np.ndarray) -> bool:
     """Return True if histograms count so few heads that codes for others, which a sample may have missed,
     cost more than counting all values. ``counts``: uint32[n_rows, n_bins]."""
-    return bool(np.count_nonzero(counts[0]) <= MAX_FEW_HEADS and code_costs.has_few_bins(counts, MAX_FEW_HEADS))
+    return bool(np.count_nonzero(counts[0]) <= MAX_FEW_HEADS and _has_few_bins(None, counts, MAX_FEW_HEADS))
 
 
 def on_one_base(sample: Sample, dtype: DType, n_levels: int, base: int = MEDIAN) -> Sample:
@@ -220,6 +220,7 @@ _NO_COLUMNS = for_kernels(())
 _tuple: Any = tuple.__new__  # of named tuples: the classes themselves are functions of Python
 _count_sample, weigh_sample = Specialized(count.count_sample), Specialized(count.weigh_sample)
 weigh_both_heads = Specialized(count_both.weigh_both_heads)
+has_others, _has_few_bins = Specialized(code_costs.has_others), Specialized(code_costs.has_few_bins)
 
 
 class SampleExtent(NamedTuple):
@@ -540,7 +541,7 @@ class SamplePlanner(NamedTuple):
         every = min(self.form.every, max_every)
         if sample.step > 1 or sample.every != every:
             sample = self._counted(dtype, stream_log2, columns, every, references)
-        if sample.every > 1 and not code_costs.has_others(sample.counts_of(references)):
+        if sample.every > 1 and not has_others(None, sample.counts_of(references)):
             return self.whole_sample(candidate)
         return sample
 

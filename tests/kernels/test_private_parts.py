@@ -11,12 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import pytest
-from numba import njit
+from numba import njit, typeof
 
 import gcodec
 from gcodec import memory
@@ -176,6 +176,32 @@ def test_a_kernel_without_entry_points_is_called_itself():
     assert Specialized(plain)("key", 1) == 2
     plain.compile = lambda kinds: None  # type: ignore[attr-defined]
     assert Specialized(plain)("key", 1) == 2
+
+
+class Pair(NamedTuple):
+    one: Any
+    other: Any
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "uint8", "uint16", "uint64", "int64", "bool"])
+def test_types_of_arguments_are_numbas_own_but_for_the_mark_of_read_only_arrays(dtype):
+    matrix = np.zeros((3, 4), dtype)
+    unaligned = np.zeros(matrix.nbytes + 1, np.uint8)[1:].view(dtype)
+    arrays = [matrix, matrix.T, matrix[:, ::2], matrix[::2], matrix[:0], matrix[0], matrix[0, ::3], unaligned]
+    others = [None, True, 1, 2.5, np.float32(1), np.uint64(3), ()]
+    for argument in [*arrays, *others, *map(Pair, arrays, arrays[1:]), (matrix, 3), Pair(1, (matrix, None))]:
+        assert numba_private._type_of(argument) == typeof(argument)
+    frozen = matrix.copy()
+    frozen.flags.writeable = False
+    assert numba_private._type_of(Pair(frozen, (frozen, 1))) == typeof(Pair(matrix, (matrix, 1)))
+
+
+def test_the_first_frames_of_a_process_take_no_modules_that_they_do_not_need():
+    program = (
+        "import sys\nsys.modules['scipy'] = None\nimport numpy as np\nimport gcodec\nx = np.arange(9000, dtype='f4')\n"
+        "assert (gcodec.decode(gcodec.encode(x)) == x).all()\nprint('numpy.ma' in sys.modules)"
+    )
+    assert run(program, copied=False) == ["False"]
 
 
 def test_disable_jit_is_named_by_the_error():
