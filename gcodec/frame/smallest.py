@@ -15,9 +15,8 @@ from ..format.prelude import HEADER_BYTES
 from ..kernels.block.header import BLOCK_HEADER
 from ..kernels.sample.look import MAY_BE_SPARSE
 from ..options import EncoderOptions
-from ..plan.indexed_frames import make_indexed_plan
 from ..plan.indexing import may_be_indexed
-from ..plan.plan import FramePlan, least_bits, make_sparse_plan, mixed_block_bits
+from ..plan.plan import FramePlan, least_bits, make_indexed_plan, make_sparse_plan, mixed_block_bits
 from ..plan.profile import profile_of
 from ..plan.request import EncodeRequest
 from ..plan.unused_bits import drop_unused_bits

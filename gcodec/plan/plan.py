@@ -12,6 +12,7 @@ import numpy as np
 from ..dtypes import DType
 from ..format.codebook import Codebook
 from ..format.columns import ColumnReferences
+from ..format.dictionary import INDEX_TYPE
 from ..format.modes import BitLayout, lossless
 from ..kernels.block import header
 from ..kernels.block.sparse_types import SparseSizes
@@ -23,6 +24,7 @@ from ..options import EncoderOptions
 from ..threads import n_threads, run_batches
 from .codebooks import FittedCodebooks, GivenCodebooks, fit_form, kept_costs, no_codebooks, tail_costs
 from .columns import Tables, fit_columns, tables_of
+from .indexing import INDEXED_LOG2, find_indexing, index_request
 from .other_heads import ALL_TELL, MIN_OTHER_HEADS, telling_bits, with_other_heads
 from .prediction import MIN_ROW_VALUES, Prediction, Predictor, rows_of
 from .profile import profile_of
@@ -158,6 +160,33 @@ def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
             asked = request._replace(values=inner, levels=sparse.levels, options=options, shapes=(values.shape,))
             plan = make_plan(asked, 1 << sparse.sizes.block_log2)
     return plan._replace(sparse=sparse)
+
+
+def make_indexed_plan(request: EncodeRequest) -> FramePlan | None:
+    """Plan a frame of indexed blocks: which dictionary, and how indices into it are coded.
+
+    Args:
+        request: The array and how to encode it losslessly; :func:`indexing.may_be_indexed` is True for it.
+
+    Returns:
+        The plan, with an estimate of its bits, good for this array only; None if no dictionary has nearly all of the
+        values.
+    """
+    found = find_indexing(request)
+    if found is None:
+        return None
+    inner = make_plan(index_request(request, found.indices), 1 << INDEXED_LOG2, weigh=True)
+    codebook = inner.codebooks[0] if inner.codebooks else _UNUSED_CODEBOOK
+    return no_plan(request.values.dtype, -(-len(found.indices) >> INDEXED_LOG2))._replace(
+        stream_log2=inner.stream_log2,
+        indexed=found.with_codes(codebook),
+        inner=inner,
+        bits=inner.bits + found.extra_bits(request.values.dtype.bits),
+    )
+
+
+#: Stands in a dictionary whose inner blocks are all raw or constant.
+_UNUSED_CODEBOOK = Codebook(INDEX_TYPE.head_bits, ((0, 0),), bytes([1, *bytes(254), 1]))
 
 
 def no_plan(dtype: DType, n_blocks: int) -> FramePlan:

@@ -12,7 +12,7 @@ from gcodec.kernels.index.products import product_of
 from gcodec.kernels.index.rounding_bounds import shortest_between
 from gcodec.kernels.index.segment_scales import find_scales
 from gcodec.plan import indexing
-from gcodec.plan.factor_sets import factor_sets
+from gcodec.plan.indexing import factor_sets
 from tests.support.bit_patterns import KINDS, infinity
 
 SHORT = ("float32", "bfloat16", "float16")

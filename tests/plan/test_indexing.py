@@ -16,8 +16,8 @@ from gcodec import EncoderOptions
 from gcodec.format.codebook import limited_lengths
 from gcodec.format.modes import lossless
 from gcodec.frame.encode import encode_values
-from gcodec.plan.indexed_frames import make_indexed_plan
 from gcodec.plan.indexing import find_indexing
+from gcodec.plan.plan import make_indexed_plan
 from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
 from tests.plan.test_prediction import flushing_denormals

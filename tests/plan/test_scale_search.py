@@ -14,8 +14,7 @@ import gcodec
 from gcodec.dtypes import BY_NAME
 from gcodec.kernels.index.segment_scales import MOST_WORK, MOST_WORK_FIRST, ScaleSearch, find_scales
 from gcodec.plan import indexing
-from gcodec.plan.factor_sets import factor_sets
-from gcodec.plan.indexing import find_indexing
+from gcodec.plan.indexing import factor_sets, find_indexing
 from tests.plan.test_indexing import NOT_INDEXED, SHORT, Quantized, request_for
 from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, infinity, noise, typed
 
