@@ -130,15 +130,22 @@ def _find_places(values, base, thresholds, scratch):
 def _note_changes(values, base, thresholds, n_found, stride, scratch):
     """Append the changes at the places that were found to those of their classes, each of which has room for
     ``stride``."""
+    #     values of class c     . . # . # . . #          # differs; values of other classes do not count
+    #     rank                      2   4     7          gaps 2, 1, 2
+    #     after[c]              0     3   5     8        one behind the last change
+    if base is None or len(thresholds) == 1:  # without classes, ranks are places, and what is kept fits into registers
+        at, after = scratch.numbers[0], scratch.after[0]
+        for i in range(n_found):
+            place = np.int64(scratch.places[i])
+            scratch.gaps[at + i] = U32(place - after)
+            scratch.steps[at + i] = _step_from(values, base, place)
+            after = place + 1
+        scratch.numbers[0], scratch.after[0] = at + n_found, after
+        return
     for i in range(n_found):
-        place, c = np.int64(scratch.places[i]), 0
-        rank = place
-        if base is not None and len(thresholds) > 1:
-            c = class_of(base[place], thresholds)
-            rank = rank_of(place, c, scratch)
-        #     values of class c     . . # . # . . #          # differs; values of other classes do not count
-        #     rank                      2   4     7          gaps 2, 1, 2
-        #     after[c]              0     3   5     8        one behind the last change
+        place = np.int64(scratch.places[i])
+        c = class_of(base[place], thresholds)
+        rank = rank_of(place, c, scratch)
         at = scratch.numbers[c]
         scratch.numbers[c] = at + 1
         scratch.gaps[c * stride + at] = U32(rank - scratch.after[c])

@@ -71,7 +71,7 @@ class ChangeCodes(NamedTuple):
 @kernel
 def category_bits(category):
     """Return how many bits follow a category."""
-    return (category >> 1) - 1 if category > 3 else 0
+    return max((category >> 1) - 1, 0)
 
 
 @kernel
@@ -83,12 +83,13 @@ def first_of(category):
 @kernel
 def category_of(number):
     """Return the category of a gap or of another number below 2**21."""
-    if number < 2:
-        return number
     #     number      0 0 1 b x x x       place = 4: bits below are read as they are, all but b
     #     category    2 * 4 + b
-    place = highest_one(U64(number))
-    return 2 * place + ((number >> (place - 1)) & 1)
+    #
+    # The same of 0 and 1, which are categories of their own, has place 0, and the number itself for b. There is no
+    # branch on them: where much differs, they come at random.
+    place = highest_one(U64(number) | U64(1))
+    return 2 * place + ((number >> max(place - 1, 0)) & 1)
 
 
 @kernel
