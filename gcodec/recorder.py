@@ -14,7 +14,6 @@ import json
 import operator
 import os
 import re
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from safetensors import __version__ as safetensors_version
 
 from .dtypes import BY_NAME, DTYPES
 from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, missing_torch, what_it_is
+from .files.all_or_nothing import partial_name
 from .files.at_end import call_at_end
 from .files.safetensors import plan_safetensors, read_header, safetensors_header
 from .files.source import naming, open_regular, open_source
@@ -267,13 +267,13 @@ def write_dump(
         return
     path = Path(local_path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    unfinished = path.with_name(partial_name(path.name))
     try:
-        with naming(path), partial.open("xb") as file:
+        with naming(path), unfinished.open("xb") as file:
             _write_safetensors(file, path, _detached(tensors), metadata)
-        partial.replace(path)
+        unfinished.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
 def _write_safetensors(

@@ -96,12 +96,17 @@ def folder_at(place: str | os.PathLike[str]) -> Folder:
     """Return the folder at a path, or at a URL for fsspec.
 
     Raises:
-        InvalidArgument: it is neither.
+        InvalidArgument: it is neither, or there is a file at the path.
         GcodecError: it is a URL, and fsspec or its package for that kind is not installed.
     """
     if not isinstance(place, str | os.PathLike):
         raise InvalidArgument(f"a folder must be a path or a URL, not of type {type(place).__name__}")
-    return UrlFolder(place) if isinstance(place, str) and is_url(place) else DiskFolder(Path(local_path(place)))
+    if isinstance(place, str) and is_url(place):
+        return UrlFolder(place)
+    path = Path(local_path(place))
+    if path.exists() and not path.is_dir():
+        raise InvalidArgument(f"{path}: must be a folder, but is a file")
+    return DiskFolder(path)
 
 
 def _opened_lock(path: Path) -> int:

@@ -17,15 +17,13 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from ..errors import GcodecError, InvalidArgument
-from ..files.all_or_nothing import AllOrNothing
+from ..files.all_or_nothing import AllOrNothing, cut_name, partial_name
 from ..files.source import naming
 from ..files.urls import check_path, name_at
 from .layout import SUFFIX
 
 #: Signals that end a command, and that Python turns into exceptions.
 ENDING_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-#: The name beside the final one has at most so many bytes of that; file systems allow 255 in all.
-MAX_NAME_BYTES = 200
 #: What the names of tensor files end in, and those of archives must not, in capital letters either.
 TENSOR_SUFFIXES = frozenset((".gguf", ".npy", ".npz", ".pt", ".pth", ".safetensors"))
 
@@ -113,7 +111,7 @@ class Staging(AllOrNothing):
         check_free(path, force=self._force, named=named)
         if is_special(path):
             return path.open("wb")
-        partial = path.with_name(f".{cut_name(path.name)}.{secrets.token_hex(4)}.partial")
+        partial = path.with_name(partial_name(path.name))
         self._names.append((path, partial))  # first: if a signal comes in between, there is one name too many
         if self._attributes is None and (replaced := _attributes_of_replaced(path)):
             self._replaced[partial] = replaced
@@ -441,11 +439,6 @@ def _attributes_of_replaced(path: Path) -> Attributes | None:
         return None
     regular = stat.S_ISREG(found.st_mode)
     return Attributes(found.st_mode & 0o777, (found.st_uid, found.st_gid)) if regular else None
-
-
-def cut_name(name: str, n_bytes: int = MAX_NAME_BYTES) -> str:
-    """Return the start of a file name, of so many bytes at most, cut between characters."""
-    return os.fsencode(name)[:n_bytes].decode("utf-8", "ignore")
 
 
 def _open_private(name: str, flags: int) -> int:

@@ -1,4 +1,8 @@
-"""A step opened together with the steps that it depends on, each of which is the base of the next."""
+"""A step opened together with the steps that it depends on, each of which is the base of the next.
+
+A chain is found otherwise than in ``gcodec.sync.version_chain``, where a manifest names all messages and the cheapest
+of many ways is chosen: here each file says its one base itself, and all stay open, to be read at any place.
+"""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ..archive.base_tensors import Base
 from ..archive.entries import FileEntry
 from ..archive.folders import DiskFolder, FileIdentity, folder_at, one_writer, writer_lock
+from ..archive.numbered_files import remove_unneeded
 from ..archive.output import Attributes
 from ..archive.reader import ArchiveReader
 from ..archive.tensor_groups import grouped, parted
@@ -25,7 +26,7 @@ from ..errors import CheckpointWarning, GcodecError, InvalidArgument, link_to_no
 from ..files.file_plan import FilePlan
 from ..files.source import FileSource, open_regular
 from .chain import MAX_CHAIN, OpenStep, base_of, check_same, only_file, open_step, plan_of_step
-from .step_files import check_step, remove_left_over, step_name, steps_in
+from .step_files import STEP_FILES, check_step, step_name, step_of
 
 Progress = Callable[[int], None]
 
@@ -92,7 +93,6 @@ class StepFolder:
         path: the folder's path or URL.
 
     Raises:
-        InvalidArgument: there is a file at the path.
         GcodecError: as for :func:`gcodec.archive.folders.folder_at`.
     """
 
@@ -100,12 +100,10 @@ class StepFolder:
         self._folder, self._threads = folder_at(path), threads
         self._known: dict[int, tuple[FileIdentity, StepInfo]] = {}
         self.path: Path | str = self._folder.path if isinstance(self._folder, DiskFolder) else str(self._folder)
-        if isinstance(self.path, Path) and self.path.exists() and not self.path.is_dir():
-            raise InvalidArgument(f"{self.path}: must be a folder, but is a file")
 
     def steps(self) -> list[int]:
         """Return the steps that are there, in ascending order. No file is opened."""
-        return steps_in(self._folder)
+        return STEP_FILES.numbers(self._folder.names())
 
     def info(self, step: int) -> StepInfo:
         """Return what the index of a step's file tells; it is read again only after the file has changed.
@@ -194,7 +192,7 @@ class StepFolder:
             OSError: the file cannot be written.
         """
         with one_writer(self._folder):
-            remove_left_over(self._folder)
+            self._remove_left_over()
             if check_step(step) in self.steps():
                 place = self._place(step)
                 raise InvalidArgument(f"{place}: step {step} is there already; delete it first to save another")
@@ -234,7 +232,7 @@ class StepFolder:
         if not self.steps():
             raise self._no_such(min(chosen))
         with writer_lock(self._folder):
-            remove_left_over(self._folder)
+            self._remove_left_over()
             infos = {info.step: info for info in self.overview()}
             for step in sorted(chosen - infos.keys()):
                 raise self._no_such(step)
@@ -258,6 +256,10 @@ class StepFolder:
         if info.problem:
             raise GcodecError(info.problem)
         return count
+
+    def _remove_left_over(self) -> None:
+        """Removes what writers that were killed have left; only for the holder of the lock."""
+        remove_unneeded(self._folder, lambda name: step_of(name) is not None, lambda _: True, _warn)
 
     def _unreadable(self, step: int, error: InvalidArgument | OSError) -> str:
         """Return why a step that is there cannot be read, with its place; empty for one that is not there any more."""
@@ -318,6 +320,10 @@ class StepFolder:
         else:
             there = f"there are {len(steps)} steps, from {steps[0]} to {steps[-1]}" if steps else "there are none"
         return InvalidArgument(f"{self.path}: has no step {step}; {there}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(CheckpointWarning(text), stacklevel=5)
 
 
 def _info_of(step: int, place: Path | str, size: int) -> StepInfo:

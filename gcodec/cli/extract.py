@@ -17,9 +17,10 @@ from xxhash import xxh3_64_hexdigest
 
 from ..archive import ArchiveReader, FileEntry
 from ..archive.named_parts import no_such
-from ..archive.output import MAX_NAME_BYTES, TENSOR_SUFFIXES, Attributes, Staging, check_free, cut_name
+from ..archive.output import TENSOR_SUFFIXES, Attributes, Staging, check_free
 from ..archive.tensor_names import is_behind_folders, matches
 from ..errors import InvalidArgument, Unsupported, did_you_mean
+from ..files.all_or_nothing import MAX_NAME_BYTES, cut_name
 from ..files.elements import RAW_BITS, numpy_dtype
 from ..files.file_plan import TensorView
 from ..files.npy import npy_header

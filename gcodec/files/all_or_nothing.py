@@ -1,9 +1,17 @@
-"""The end of a block that writes something: what was written appears as a whole, or not at all."""
+"""The end of a block that writes something: what was written appears as a whole, or not at all; and the names that
+files have until then."""
 
 from __future__ import annotations
 
+import os
+import re
+import secrets
 from abc import ABC, abstractmethod
 from types import TracebackType
+
+#: The name beside the final one has at most so many bytes of that; file systems allow 255 in all.
+MAX_NAME_BYTES = 200
+_PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial", re.DOTALL)
 
 
 class AllOrNothing(ABC):
@@ -29,3 +37,19 @@ class AllOrNothing(ABC):
             except BaseException:  # such as that of a second Ctrl-C
                 self.abort()
                 raise
+
+
+def partial_name(name: str) -> str:
+    """Return a new name for a file that is being written, and is to have the name ``name`` once it is complete."""
+    return f".{cut_name(name)}.{secrets.token_hex(4)}.partial"
+
+
+def final_name(name: str) -> str | None:
+    """Return the name that a file of a :func:`partial_name` was to have; None for other names."""
+    match = _PARTIAL.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def cut_name(name: str, n_bytes: int = MAX_NAME_BYTES) -> str:
+    """Return the start of a file name, of so many bytes at most, cut between characters."""
+    return os.fsencode(name)[:n_bytes].decode("utf-8", "ignore")

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from torch.futures import Future
 
 from ..archive import ArchiveReader, ArchiveWriter, FileEntry
 from ..archive.folders import Folder, folder_at, replace_file
+from ..archive.numbered_files import NumberedFiles, remove_unneeded
 from ..archive.state_files import plan_leaves
 from ..archive.structure import Leaf
 from ..archive.tensor_groups import grouped
@@ -45,8 +46,7 @@ INDEX = "checkpoint.json"
 TORCH_INDEX = ".metadata"
 ARCHIVE = re.compile(r"rank-[0-9]{5,}-[0-9a-f]{8}\.gc")
 #: In the folder of a series: the folders of the ranks, and the indices of complete steps.
-RANK_FOLDER, STEP_INDEX = re.compile(r"rank-([0-9]{5,})"), re.compile(r"step-([0-9]{8,18})\.json")
-
+RANK_FOLDER, STEP_INDEX = NumberedFiles("rank-", 5, ""), NumberedFiles("step-", 8, ".json")
 
 T = TypeVar("T")
 _PRUNING = Lock()  # no part of a writer, which async_save may pickle
@@ -196,10 +196,11 @@ class CheckpointWriter(_Storage, StorageWriter):
 
     def _remove_all_but(self, files: set[str]) -> None:
         """Remove archives of the checkpoint that was replaced, and of saves that were not completed."""
-        folder = self._folder()
-        for name in folder.names():
-            if ARCHIVE.fullmatch(name) and name not in files:
-                folder.remove(name)
+
+        def warn(text: str) -> None:
+            warnings.warn(CheckpointWarning(f"the checkpoint is saved, but {text}"), stacklevel=4)
+
+        remove_unneeded(self._folder(), lambda name: ARCHIVE.fullmatch(name) is not None, files.__contains__, warn)
 
 
 class SeriesWriter(CheckpointWriter):
@@ -266,7 +267,7 @@ class SeriesWriter(CheckpointWriter):
     def _index_name(self) -> str:
         if self.step < 0:
             raise InvalidArgument("a series needs the step: pass it as checkpoint_id, such as checkpoint_id='100'")
-        return _index_of_step(self.step)
+        return STEP_INDEX.name(self.step)
 
     def _path_in_archive(self) -> str:
         return f"step-{self.step:08d}.safetensors"
@@ -281,16 +282,16 @@ class SeriesWriter(CheckpointWriter):
         steps = self._steps_of(self._rank)
         if self.step in steps.steps():
             steps.delete([self.step])  # of a save that other ranks did not complete
-        return _rank_folder(self._rank), steps.add(self.step, plan, full_every=self._full_every)
+        return RANK_FOLDER.name(self._rank), steps.add(self.step, plan, full_every=self._full_every)
 
     def _steps_of(self, rank: int) -> StepFolder:
-        return StepFolder(self._folder().place(_rank_folder(rank)), threads=self._threads)
+        return StepFolder(self._folder().place(RANK_FOLDER.name(rank)), threads=self._threads)
 
     def _prune(self) -> None:
         """Delete what is older than the last complete steps: this rank's, and that of ranks that are no more."""
         folder = self._folder()
         names = folder.names()
-        complete = _numbers(STEP_INDEX, names)
+        complete = STEP_INDEX.numbers(names)
         self._saved = [*(step for step in self._saved if step in complete), self.step]
         counted, higher = by_age(complete, self._saved)
         if higher and self._is_coordinator and not self._has_warned:
@@ -302,8 +303,8 @@ class SeriesWriter(CheckpointWriter):
         ranks = [self._rank]
         if self._is_coordinator:
             for step in old:
-                folder.remove(_index_of_step(step))
-            ranks += [rank for rank in _numbers(RANK_FOLDER, names) if rank >= self._n_ranks > 0]
+                folder.remove(STEP_INDEX.name(step))
+            ranks += [rank for rank in RANK_FOLDER.numbers(names) if rank >= self._n_ranks > 0]
         for rank in ranks:
             try:
                 steps = self._steps_of(rank)
@@ -367,7 +368,7 @@ class CheckpointReader(_Storage, StorageReader):
             return "the folder has a checkpoint of torch's own storage, which FileSystemReader loads"
         if INDEX in names:
             return "the folder has a checkpoint that is no series, which CheckpointReader loads"
-        steps = _numbers(STEP_INDEX, names)
+        steps = STEP_INDEX.numbers(names)
         if not steps:
             return "there is no complete checkpoint in this folder"
         return (
@@ -454,11 +455,11 @@ class SeriesReader(CheckpointReader):
     def _index_name(self) -> str:
         self.step = self._asked
         if self.step < 0:
-            steps = _numbers(STEP_INDEX, self._folder().names())
+            steps = STEP_INDEX.numbers(self._folder().names())
             if not steps:
                 raise FileNotFoundError(f"{self.folder}: no complete step; {self._what_is_there()}")
             self.step = steps[-1]
-        return _index_of_step(self.step)
+        return STEP_INDEX.name(self.step)
 
     @contextmanager
     def _opened(self, file: str) -> Iterator[tuple[ArchiveReader, FileEntry]]:
@@ -468,24 +469,11 @@ class SeriesReader(CheckpointReader):
 
 def steps_in_series(folder: str | os.PathLike[str]) -> list[int]:
     """Return the complete steps in the folder of a :class:`SeriesWriter`, in ascending order."""
-    return _numbers(STEP_INDEX, folder_at(folder).names())
-
-
-def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
-    """Return the numbers in those names that fit a pattern, in ascending order."""
-    return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
-
-
-def _rank_folder(rank: int) -> str:
-    return f"rank-{rank:05d}"
+    return STEP_INDEX.numbers(folder_at(folder).names())
 
 
 def _path_or_url(folder: str | os.PathLike[str]) -> Path | str:
     return folder if isinstance(folder, str) and is_url(folder) else Path(local_path(folder))
-
-
-def _index_of_step(step: int) -> str:
-    return f"step-{step:08d}.json"
 
 
 def _step_of_id(checkpoint_id: str | os.PathLike[str] | None) -> int:

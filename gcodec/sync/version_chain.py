@@ -1,4 +1,8 @@
-"""The way from the weights that a subscriber holds to a later version: differences, or an anchor and differences."""
+"""The way from the weights that a subscriber holds to a later version: differences, or an anchor and differences.
+
+A way is found otherwise than in ``gcodec.checkpoints.chain``, where each file has one base and is opened to name it:
+here a manifest names all messages and their sizes, so that the cheapest of many ways is known before one is read.
+"""
 
 from __future__ import annotations
 

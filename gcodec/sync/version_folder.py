@@ -11,6 +11,7 @@ from typing import Any
 import xxhash
 
 from ..archive.folders import DiskFolder, folder_at, one_writer, replace_file
+from ..archive.numbered_files import NumberedFiles, remove_unneeded
 from ..errors import (
     BrokenChain,
     Corruption,
@@ -31,9 +32,8 @@ MANIFEST = "versions.json"
 FORMAT = "gcodec-sync-folder-1"
 ANY_FORMAT = re.compile(r"gcodec-sync-folder-[1-9][0-9]{0,8}")
 MAX_MANIFEST = 1 << 26
-#: Names of messages, and of files that were being written when a publisher ended.
-MESSAGE = r"\d{10,19}\.(?:difference|anchor)\.gc"
-OUR_FILES = re.compile(rf"{MESSAGE}|\.(?:{MESSAGE}|{re.escape(MANIFEST)})\.[0-9a-f]{{8}}\.partial")
+END_OF_NUMBERS = 1 << 62
+DIFFERENCES, ANCHORS = (NumberedFiles("", 10, f".{kind}.gc", END_OF_NUMBERS) for kind in ("difference", "anchor"))
 HASH = re.compile(r"[0-9a-f]{16}")
 COPY_BYTES = 1 << 22
 
@@ -56,16 +56,14 @@ class VersionFolder:
             nothing is removed.
 
     Raises:
-        InvalidArgument: ``keep_anchors`` is not None or an integer of at least 1.
+        InvalidArgument: ``keep_anchors`` is not None or an integer of at least 1; or there is a file at the path.
         GcodecError: a URL, and fsspec is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, keep_anchors: int | None = 2) -> None:
-        keep_anchors = check_optional_int("keep_anchors", keep_anchors)
-        if not isinstance(path, str | os.PathLike):
-            raise InvalidArgument(f"path must be that of a folder, or a URL, not {path!r}")
-        self.path, self._keep_anchors = os.fsdecode(path), keep_anchors
-        self._folder = folder_at(self.path)
+        self._keep_anchors = check_optional_int("keep_anchors", keep_anchors)
+        self._folder = folder_at(path)
+        self.path = os.fsdecode(path)
 
     def versions(self) -> tuple[StoredVersion, ...]:
         """Return the versions that are there, in ascending order.
@@ -201,14 +199,12 @@ class VersionFolder:
 
     def _remove_all_but(self, versions: Sequence[StoredVersion]) -> None:
         """Remove messages that no manifest names: too old ones, and those of a publisher that was killed."""
-        named = {_file_name(version.number, anchor) for version in versions for anchor in (False, True)}
-        for name in self._folder.names():
-            if OUR_FILES.fullmatch(name) and name not in named:
-                LOG.debug("removing %s/%s", self.path, name)
-                try:
-                    self._folder.remove(name)
-                except OSError as error:  # it does no harm but takes room, and the next version has to be sent
-                    LOG.warning("cannot remove %s/%s, which no version needs: %s", self.path, name, error.strerror)
+        needed = {MANIFEST, *(_file_name(version.number, anchor) for version in versions for anchor in (False, True))}
+        remove_unneeded(self._folder, _is_ours, needed.__contains__, LOG.warning)
+
+
+def _is_ours(name: str) -> bool:
+    return name == MANIFEST or any(files.number(name) is not None for files in (DIFFERENCES, ANCHORS))
 
 
 def _check_size(where: str, stored: StoredMessage, n_bytes: int) -> None:
@@ -224,7 +220,7 @@ def _check_message(where: str, stored: StoredMessage, n_bytes: int, digest: str)
 
 
 def _file_name(number: int, anchor: bool) -> str:
-    return f"{number:010}.{'anchor' if anchor else 'difference'}.gc"
+    return (ANCHORS if anchor else DIFFERENCES).name(number)
 
 
 def _stored(data: bytes) -> StoredMessage:
@@ -286,7 +282,7 @@ def _versions_from_json(rows: Any) -> Iterator[StoredVersion]:
     for row in rows:
         number, base, metadata = row["version"], row["base"], row["metadata"]
         difference, anchor = (_message_from_json(row[key]) for key in ("difference", "anchor"))
-        if type(number) is not int or number <= last or number >= 1 << 62:
+        if type(number) is not int or number <= last or number >= END_OF_NUMBERS:
             raise ValueError(f"version {number!r} comes after {last}")
         if (difference is None) != (base is None) or (difference is None and anchor is None):
             raise ValueError(f"version {number} must have a difference and its base, or an anchor")

@@ -377,6 +377,7 @@ def test_checkpoints_at_urls_are_saved_replaced_and_loaded_and_damage_is_named()
     def names():
         return sorted(path.rpartition("/")[2] for path in memory.ls(url, detail=False))
 
+    memory.pipe_file(f"{url}/.rank-00000-89abcdef.gc.0123abcd.partial", b"left by a process that was killed")
     for seed in (1, 2):
         dcp.save(state_of(seed), storage_writer=CheckpointWriter(url))
         assert [name[:10] for name in names()] == ["checkpoint", "rank-00000"]
