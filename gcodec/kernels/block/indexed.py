@@ -108,6 +108,8 @@ def _check_block(data, at, size, n, rules):
     if size < CODED_HEADER or load_u32(data, at + N_VALUES) != n:
         return BAD_FIELD
     header = read_indexed(data, at)
+    # The dictionary says which of these a block has: scales and offsets as short floats, whose fields tell their size;
+    # scales of 2 to 4 bytes; or neither, where the dictionary has the values themselves.
     if rules.has_offsets:
         if header.scale_bytes or header.segment < 1 or header.skipped >= header.segment:
             return BAD_FIELD
@@ -238,6 +240,7 @@ def _add_offsets(data, at, n, header, lookup, n_entries, indices, out):
         _n_segments(header, n),
     )
     scales_at = at + 2 * HEADER
+    #     at      fields of scales | of offsets | items of scales | items of offsets
     offsets_at = scales_at + bytes_of_items(scales, n_segments)
     for s in range(n_segments):
         scale = without_denormal(U32(load_short_float(data, scales_at, s, scales)))
@@ -353,6 +356,7 @@ def write_if_constant(writing, b, out, at):
 @kernel
 def _scale_bytes(scales, first, stop):
     """Return how many bytes the scales ``first ... stop - 1`` take each."""
+    # Bytes that the union has not, no scale has: those that all lack are left out, lowest first.
     union = U32(0)
     for s in range(first, stop):
         union = U32(union | scales[s])
@@ -380,6 +384,8 @@ def finish_indexed(writing, b, out, at, inner_end):
     values, indices = subarray(writing.values, start, n), subarray(writing.indices, start, n)
     stop, scale_bytes, skipped = inner_end, 0, 0
     if segment:
+        # Segments are counted from the array's first value: the first one here may have begun in the block before,
+        # which has its scale, too.
         skipped = start % segment
         first, last = start // segment, (start + n + segment - 1) // segment
         if rules.has_offsets:

@@ -75,9 +75,13 @@ def load_short_float(data, at, i, floats):
     bit = I64(i) * floats.width
     # With 7 bits to skip, the 32 of an item are within the 57 that a load is sure to bring.
     item = I64(U64(load_u64(data, at + (bit >> 3)) >> U64(bit & 7)) & U64((U64(1) << U64(floats.width)) - U64(1)))
+    #     item       iiiiiiiiis                        SIGNED: the sign below the magnitude's bits
+    #     float      s 00iiiiiiiii00000000 + least     the bits at `shift` and up
     is_signed = floats.sign == SIGNED
     sign = item & 1 if is_signed else floats.sign
     magnitude = floats.least + ((item >> 1 if is_signed else item) << floats.shift)
+    # Faulty fields make sums of more than 31 bits, which would run into the sign. 2**32 stands for them, the bits of no
+    # float32: no branch is left here, and the caller that checks finds it.
     return magnitude | sign << 31 if magnitude <= _MAGNITUDE else I64(_SIGN) << 1
 
 
@@ -99,6 +103,8 @@ def shorten_floats(bits, first, stop):
         magnitude = U32(bits[s] & U32(_MAGNITUDE))
         least, largest = min(least, magnitude), max(largest, magnitude)
         signs |= 2 if bits[s] & U32(_SIGN) else 1
+    #     differences    000iiiiiiiiii00000      from the least magnitude, all ORed together
+    #                       |  width  | shift |  what no difference has above and below
     for s in range(first, stop):
         union = U32(union | U32(U32(bits[s] & U32(_MAGNITUDE)) - least))
     shift, width = 0, 0
@@ -106,6 +112,8 @@ def shorten_floats(bits, first, stop):
         shift += 1
     while U32(largest - least) >> U32(shift + width) and shift + width < 32:
         width += 1
+    # Bit 0 of `signs` says that some float has no minus sign, bit 1 that some has one; with both, each takes a bit of
+    # its item for its own.
     sign = SIGNED if signs == 3 else NEGATIVE if signs == 2 else POSITIVE
     return ShortFloats(I64(least), I64(shift), I64(width + (signs == 3)), I64(sign), I64(0))
 
@@ -114,6 +122,7 @@ def shorten_floats(bits, first, stop):
 def pack_short_floats(bits, first, stop, floats, out, at):
     """Write the items of floats ``first ... stop - 1``, as ``floats`` has them; return their end. ``out`` has 8 bytes
     of margin."""
+    #     window     00000 iiiiiiiiii ooooo      a new item above the `n_bits` that wait; whole bytes leave at the right
     window, n_bits = U64(0), 0
     for s in range(first, stop):
         item = U64(U32(U32(bits[s] & U32(_MAGNITUDE)) - U32(floats.least)) >> U32(floats.shift))

@@ -134,6 +134,7 @@ def repeats_values(values, marks, seen):
                     n_distinct += 1
                     marks[slot] = U16(n_distinct)
         n_few += n_met >= _MIN_MET and n_distinct <= few_share * n_met
+        # Even if all windows that are left have few, it is not most of them.
         if 2 * (n_few + N_WINDOWS - 1 - w) < N_WINDOWS:
             return False
     return True

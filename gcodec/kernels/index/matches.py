@@ -57,6 +57,7 @@ def count_matches(matches, apart, counts):
         How many were counted.
     """
     n_counted = 0
+    #     matches    |#### | . . . . . . |#### | . . . . . . |##      one of `apart` runs is counted
     for first in range(0, len(matches), COUNTED_AT_ONCE * apart):
         stop = min(first + COUNTED_AT_ONCE, len(matches))
         for i in range(first, stop):
@@ -136,6 +137,8 @@ def _match_integers(values, scale, last, dtype_code, matches):
         made = product_of(scale, np.float32(number), dtype_code)
         # The law of section 10 has the last word, bit by bit: whatever was estimated before, a match decodes to this
         # value.
+        #     match      0      1 ... N_FACTORS     N_FACTORS + 1 ... 2 * N_FACTORS
+        #     stands for none   factor 0, 1 ...     factor 0, 1 ... with a minus sign
         sign = U32(U32(values[i]) >> U32(width - 1))
         match = U32(U32(U32(number) + U32(1)) + U32(sign * U32(N_FACTORS)))
         matches[i] = U16(match if made == bits else U32(NO_MATCH))

@@ -42,6 +42,9 @@ if HAS_AVX512:
 
     def _look_up(bits: int) -> Any:
         def generate(builder: Any, args: list[Any], at: Any) -> None:
+            #     parts     [b0] [b1] [b2] [b3]      a register of 64 bytes each, looked up by the same indices
+            #               [b1b0 ..] [b3b2 ..]      joined in pairs: two registers each
+            #               [b3b2b1b0 ........]      until the values are whole
             indices = load(builder, at(2, 8), 8, _GROUP)
             planes = [builder.gep(at(0, 8), [ir.Constant(INDEX, N_ENTRIES * k)]) for k in range(bits // 8)]
             parts = [[look_up_bytes(builder, plane, indices)] for plane in planes]
@@ -111,6 +114,7 @@ if HAS_AVX512:
     def _to_even_half(builder: Any, bits: Vector) -> Vector:
         """Return the bits of the float16 nearest to each float32, as :func:`products.to_even_half` does one."""
         floats, magnitude = ir.VectorType(ir.FloatType(), bits.n), bits & 0x7FFFFFFF
+        # The three cases of to_even_half, all computed: no lane waits for a branch of another's.
         normal = (magnitude - 0x38000000 + (((magnitude >> 13) & 1) + 0xFFF)) >> 13
         half = builder.bitcast(magnitude.fill(HALF).value, floats)
         moved = builder.fadd(builder.bitcast(magnitude.value, floats), half)

@@ -40,9 +40,13 @@ elif HAS_SSSE3:
 def _pack(items, n, bits, out, at):
     """Pack the low ``bits``, 7 or 4, of the first ``n`` bytes of ``items``, of which the next 64 become 0, into a plane
     from byte ``at`` of ``out`` on. Returns the byte behind the plane."""
+    # The steps take 64 items at a time: what they read behind the last item becomes the spare bits of the plane's last
+    # byte, which are 0 (docs/format.md section 1), and bytes behind the plane.
     for i in range(n, n + 64):
         items[i] = U8(0)
     if bits == 7:
+        #     items      0aaaaaaa 0bbbbbbb ... 0hhhhhhh      eight bytes, first on the left
+        #     plane      baaaaaaa ccbbbbbb ... hhhhhhhg      seven
         for i in range(0, n, 64):
             pack_7(items, i, out, at + (i >> 3) * 7)
     else:
@@ -85,6 +89,7 @@ def split_short(values, stream_len, tail_bits, scratch, out, at):
         stream, tails = subarray(values, first, count), subarray(items, first, count)
         for i in range(count):
             tails[i] = U8(tail_of(U16(stream[i]), 16, tail_bits))
+        # No zero among 64, which is the rule: their items are copied as they are.
         for i in range(0, count, 64):
             if i + 64 <= count and count_64(symbols, place + i, 255) == 64:
                 copy_64(items, first + i, items, k)
@@ -160,6 +165,9 @@ def split_long(values, stream_len, tail_bits, scratch, out, at):
                     split_20_all(values, first + begin, out, at + 2 * k, items, k)
                 k += 64
                 continue
+            #     tail       hhhhhhhhhhhhhhhh lllllll      23 bits, or 20 with four low ones
+            #     plane 0    hhhhhhhhhhhhhhhh              stored at once, two bytes each
+            #     plane 1                     lllllll      a byte each until _pack joins them
             for i in range(begin, end):
                 if symbols[place + i]:
                     tail = U32(tail_of(U32(values[first + i]), 32, tail_bits))

@@ -91,6 +91,8 @@ def _code_block(values, top, fitted, signed, scratch, codes):
 
     Where the fitted scale is denormal, too few digits are left of it for the integers that it was fitted to.
     """
+    # Without their signs, bits are in the order of magnitudes, with infinity above all numbers and NaNs above infinity:
+    # one max of integers finds the greatest magnitude and what is not finite.
     max_bits = U32(0)
     for value in values:
         max_bits = max(max_bits, U32(bits_of_float(value) & U32(0x7FFFFFFF)))
@@ -99,6 +101,8 @@ def _code_block(values, top, fitted, signed, scratch, codes):
         if fitted:
             before, distance = _fit(values, greatest, top, scratch)
             scale = _scale_of(F32(distance * greatest), top)
+            # The shares are of the greatest magnitude, and so is their distance. The integers are those of the last
+            # round, which `distance` was fitted to: nearest for the distance before it.
             if scale >= U32(NORMAL_SCALE):
                 _code_all(subarray(scratch.shares, 0, len(values)), before, top, signed, codes)
                 return scale
@@ -107,6 +111,8 @@ def _code_block(values, top, fitted, signed, scratch, codes):
         if _can_divide(_float_of(scale)):
             _code_all(values, _float_of(scale), top, signed, codes)
             return scale
+    # Nothing can be divided: by zero, by what the processor takes for zero, or because a value is not finite. All
+    # integers are 0, and the scale says which it was: 0, or NaN.
     zero = U8(0) if signed else U8(top)
     for i in range(len(codes)):
         codes[i] = zero
@@ -133,6 +139,10 @@ def _scale_of(distance, top):
     never to zero, so that values keep what the least scale, 2**-133, leaves of them.
     """
     bits, end = bits_of_float(distance), U32(bits_of_float(F32(F32(MAX) / F32(top))) >> U32(16))
+    #     distance    s eeeeeeee mmmmmmm rrrrrrrrrrrrrrrr
+    #     scale       s eeeeeeee mmmmmmm
+    #
+    # 0x8000 is added to round to the nearest, 0xFFFF to round up; a carry out of the mantissa goes to the exponent.
     rounding = U32(0x8000) if bits >= U32(NORMAL_SCALE << 16) else U32(0xFFFF)
     return max(min(U32(U32(bits + rounding) >> U32(16)), end), U32(1))
 
@@ -140,6 +150,9 @@ def _scale_of(distance, top):
 @inlined
 def _nearest(quotient, top):
     """Return the nearest integer of a float32 that is not above 2**21, ties to even, or the end that it is beyond."""
+    #     quotient       -2**21 ... 2**21
+    #     + ROUNDER      2**23 ... 2**24        1.5 * 2**23 + k, rounded where its last bit is: at 1
+    #     - ROUNDER's bits                      k, as consecutive numbers there have consecutive bits; below 0, too
     rounded = I32(bits_of_float(F32(quotient + ROUNDER))) - I32(ROUNDER_BITS)
     return min(max(I32(rounded), I32(-top)), I32(top))
 
@@ -172,6 +185,7 @@ def _fit(values, greatest, top, scratch):
         for i in range(n):
             k = _nearest(F32(shares[i] / before), top)
             products[i] = F32(shares[i] * F32(k))
+            # The distance d with the least sum of (share - k * d)**2 is the sum of share * k over that of k**2.
             squares += I32(k * k)
         distance = F32(sum_in_halves(products, scratch) / F32(squares))
     return before, distance
@@ -193,17 +207,21 @@ def sum_in_halves(numbers, scratch):
     while True:
         while count > FEW:
             half = count // 2
+            # All halves but the last begin and end with whole groups of eight, as numpy's do.
             half -= half % 8
             lengths[depth] = count - half
             count = half
             depth += 1
         total = _sum_of_few(subarray(numbers, begin, count))
         begin += count
+        # A later half has been added up: with the earlier one, it is the sum of what they are halves of, which may be a
+        # later half itself.
         while depth > 0 and lengths[depth - 1] == 0:
             depth -= 1
             total = F32(sums[depth] + total)
         if depth == 0:
             return total
+        # An earlier half has: its sum waits, and the later one comes next.
         count, lengths[depth - 1], sums[depth - 1] = lengths[depth - 1], 0, total
 
 
@@ -266,6 +284,7 @@ def dequantize_blocks(codes, scales, integers, add, out):
     for number in range(len(scales)):
         begin = number * block
         some = subarray(codes, begin, min(block, n - begin))
+        # No way out at a code that is too great: so LLVM makes vectors of the loop, and one look at the end is enough.
         for code in some:
             greatest = max(greatest, U8(code & mask))
         _decode_block(some, U32(scales[number]), top, signed, add, subarray(out, begin, len(some)))

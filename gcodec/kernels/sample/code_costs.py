@@ -125,6 +125,7 @@ def _cluster(histograms, max_clusters, table_cost, sums):
     n_blocks, n_bins = histograms.shape
     choice, entropy = np.zeros(n_blocks, np.int64), np.empty(n_blocks, np.uint64)
     cost = np.empty((max_clusters + 1, n_bins), np.uint32)
+    # What a block takes with a codebook of its own does not depend on the groups.
     for b in range(n_blocks):
         entropy[b] = entropy_fixed(histograms[b])
     n = np.int64(1)  # typed: a literal would compile what it is passed to once more
@@ -170,6 +171,7 @@ def _live_bins(histograms, live):
         row = subarray(histograms, b * n_bins, n_bins)
         for i in range(n_bins):
             live[i] |= np.int64(row[i])
+    # In place: the number of a live bin goes where no bin is still to be looked at, as n_live is at most i.
     for i in range(n_bins):
         if live[i]:
             live[n_live] = i
@@ -245,6 +247,7 @@ def weigh_references(by_block, by_stream, marked, weights):
         weights: :class:`Weights`.
     """
     n_rows, plain, relative, n_heads, n_tails = compare_references(by_block, by_stream, marked, weights.head_bits)
+    # A sub-stream of zeros counts as one event (count.count_stream), so this is about how many hold anything else.
     n_streams = n_heads >> weights.stream_log2
     n_empty = max(n_rows * weights.n_streams - n_streams, 0)
     besides = weights.stream_bits * n_streams + weights.empty_bits * n_empty + weights.tail_bits * n_tails

@@ -82,6 +82,7 @@ def find_bins(values, levels, n_levels, origin, spec, bins):
     if width_of(values) == 64:
         shift = U64(spec.head_shift)
         for i in range(n):
+            # Cut to 32 bits once the head is at the bottom; whether the value is zero is known from all 64.
             word = U64(values[i])
             bin_if_nonzero = bin_of_head(U32(word >> shift), origin, mask, window, center)
             result[i] = U16(bin_if_nonzero if word else U32(0))
@@ -116,6 +117,7 @@ def count_bins(values, levels, origin, spec, bins, counts, first):
     a, b = subarray(counts, first * size, size), subarray(counts, (first + 1) * size, size)
     c, d = subarray(counts, (first + 2) * size, size), subarray(counts, (first + 3) * size, size)
     find_bins(values, levels, (size - N_SPECIAL) // spec.window, origin, spec, value_bins)
+    # Neighbors are often equal. A counter that is added to twice in a row waits for its own store; these four do not.
     whole = n & ~3
     for i in range(0, whole, 4):
         a[value_bins[i]] += U32(1)
@@ -355,6 +357,7 @@ def count_block_in_one_pass(values, b, end, spec, columns, scratch, target):
         for start in range(0, size, spec.stream_len):
             n = min(size - start, spec.stream_len)
             mean, n_counted, low, high = count_stream(subarray(piece, start, n), spec, scratch, target.by_stream)
+            # The block's mean is that of its sub-streams' means, each of which counts as often as it has values.
             total += mean * n_counted
             n_nonzero += n_counted
             min_head, max_head = min(min_head, low), max(max_head, high)
