@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -233,22 +233,31 @@ def all_reduce_mean(tensor: torch.Tensor, size: int, preserve: bool = False) -> 
     return mean
 
 
-def alone(conversation: Generator[Request, Any, Any]) -> Any:
-    """Run a conversation on the only rank there is, and return its result. Raises InvalidArgument for anything else."""
-    check_conversation(conversation)
+def drive(conversation: Generator[Request, Any, Any], answer_to: Callable[[Request], Any]) -> Any:
+    """Run a conversation, whose requests ``answer_to`` answers, and return its result."""
     answer: Any = None
     while True:
         try:
             request = conversation.send(answer)
         except StopIteration as end:
             return end.value
-        match request:
-            case AllReduce():
-                answer = request.result(request.buffer())
-            case AllGather(payload):
-                answer = [payload]
-            case AllToAll(payloads):
-                answer = list(payloads)
+        answer = answer_to(request)
+
+
+def alone(conversation: Generator[Request, Any, Any]) -> Any:
+    """Run a conversation on the only rank there is, and return its result. Raises InvalidArgument for anything else."""
+    check_conversation(conversation)
+    return drive(conversation, _answer_to_one)
+
+
+def _answer_to_one(request: Request) -> Any:
+    match request:
+        case AllReduce():
+            return request.result(request.buffer())
+        case AllGather(payload):
+            return [payload]
+        case AllToAll(payloads):
+            return list(payloads)
 
 
 def sum_by_rank(terms: Iterable[torch.Tensor], out: torch.Tensor) -> torch.Tensor:

@@ -25,6 +25,7 @@ all-reduce learns of it from the next conversation, or by the timeout.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -32,19 +33,26 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ..compressors.contract import AllGather, AllReduce, AllToAll, Request, check_conversation, parts_of, sum_by_rank
-from ..errors import Corruption, GcodecError, InvalidArgument, PeerError
+from ..compressors.contract import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Request,
+    check_conversation,
+    drive,
+    parts_of,
+    sum_by_rank,
+)
+from ..errors import Corruption, InvalidArgument, PeerError
 from ..tensors import kernel_view
 from .stats import Counters
 from .transport.jobs import LaneJob
 from .transport.lane import Lane, lane_of
-from .transport.message import CONTRIBUTION, HEADER, MAX_REASON, Header, abort_message, agreement_of, check
-from .transport.transfers import Transfers
+from .transport.message import CONTRIBUTION, HEADER, MAX_REASON, Header, agreement_of
+from .transport.message_exchange import REST, DueMessage, MessageExchange
 
 INLINE = 1 << 15  #: bytes of payload that may stand behind a header, in the same message
 PAIRED = 1 << 20  #: the same between two ranks: up to there it beats Gloo's all-reduce
-_SEQUENCES = 1 << 11  #: conversations after which tags repeat
-_FIRST, _BODY = 2, 3  #: kinds of messages, in tags: a header with what fits behind it; a longer payload
 
 
 class Message(NamedTuple):
@@ -75,7 +83,7 @@ class ConversationRunner:
         self.others = [peer for peer in range(lane.size) if peer != lane.rank]
         self.inline = PAIRED if len(self.others) == 1 else INLINE
         self.first_bytes = HEADER + max(self.inline, MAX_REASON)  #: of the longest first message of any request
-        self.sequence, self.piece = -1, 0  #: of the conversation, and of its exchanges so far
+        self.piece = 0  #: the number of the next request's messages, which may be two to answer it
 
     def run(self, conversation: Generator[Request, Any, Any]) -> Any:
         """Run a conversation and return its value.
@@ -85,15 +93,13 @@ class ConversationRunner:
             Corruption: a message arrived damaged.
             Exception: what the conversation itself raised; the other ranks are told.
         """
-        transfers, start = self._start(), perf_counter()
+        exchange, start = self._start(), perf_counter()
         try:
-            result = self._run(conversation, transfers)
-            transfers.finish()
+            result = drive(conversation, partial(self._answer, exchange))
+            exchange.finish()
         except BaseException as error:
-            self._send_aborts(transfers, error)
+            self._send_aborts(exchange, error)
             raise
-        self.counters.sent_bytes += transfers.sent_bytes
-        self.counters.wait_seconds += transfers.wait_seconds
         self.counters.seconds += perf_counter() - start
         return result
 
@@ -101,95 +107,89 @@ class ConversationRunner:
         """Tell all ranks that this one cannot take part."""
         self._send_aborts(self._start(), error)
 
-    def _start(self) -> Transfers:
-        self.sequence, self.piece = self.lane.next_sequence(), 0
-        return self.lane.transfers(self._where)
+    def _start(self) -> MessageExchange:
+        self.piece = 0
+        return MessageExchange(self.lane, self.agreement, self.counters, self.label, "conversation")
 
-    def _run(self, conversation: Generator[Request, Any, Any], transfers: Transfers) -> Any:
-        answer: Any = None
-        while True:
-            try:
-                request = conversation.send(answer)
-            except StopIteration as end:
-                return end.value
-            match request:
-                case AllReduce():
-                    answer = self._answer_reduce(transfers, request)
-                case AllGather(payload):
-                    answer = self._exchange_payloads(transfers, [payload] * self.lane.size)
-                case AllToAll(payloads):
-                    answer = self._exchange_payloads(transfers, payloads)
+    def _answer(self, exchange: MessageExchange, request: Request) -> Any:
+        match request:
+            case AllReduce():
+                return self._answer_reduce(exchange, request)
+            case AllGather(payload):
+                return self._exchange_payloads(exchange, [payload] * self.lane.size)
+            case AllToAll(payloads):
+                return self._exchange_payloads(exchange, payloads)
 
-    def _answer_reduce(self, transfers: Transfers, request: AllReduce) -> torch.Tensor:
+    def _answer_reduce(self, exchange: MessageExchange, request: AllReduce) -> torch.Tensor:
         """Return the answer to a request. A device's values go through the host's memory, which waits for it."""
         buffer = request.buffer()
         if buffer.is_cpu:
-            return request.result(self._reduce(transfers, buffer))
-        return request.result(self._reduce(transfers, buffer.cpu())).to(buffer.device)
+            return request.result(self._reduce(exchange, buffer))
+        return request.result(self._reduce(exchange, buffer.cpu())).to(buffer.device)
 
-    def _reduce(self, transfers: Transfers, total: torch.Tensor) -> torch.Tensor:
+    def _reduce(self, exchange: MessageExchange, total: torch.Tensor) -> torch.Tensor:
         """Sum a contiguous tensor over the ranks, in its own memory, and return it."""
         if not self.others:
             return total
         if total.nbytes <= self.inline:
-            self._reduce_everywhere(transfers, total.view(-1))
+            self._reduce_everywhere(exchange, total.view(-1))
             return total
         if not self.piece:  # nobody knows yet that all ranks have a buffer of this size
-            self._exchange_payloads(transfers, [b""] * self.lane.size)
+            self._exchange_payloads(exchange, [b""] * self.lane.size)
         if len(self.others) == 1:
-            self._reduce_pair(total)
+            self._reduce_pair(exchange, total)
         else:
-            self._reduce_by_rank(transfers, total.view(-1))
+            self._reduce_by_rank(exchange, total.view(-1))
         return total
 
-    def _reduce_pair(self, total: torch.Tensor) -> None:
+    def _reduce_pair(self, exchange: MessageExchange, total: torch.Tensor) -> None:
         """Sum a tensor between two ranks by Gloo's own all-reduce."""
         start = perf_counter()
         if total.numel():
             try:
                 self.lane.group.allreduce([total]).wait()
             except RuntimeError as error:
-                raise PeerError(f"{self._where(self.others[0])}: {str(error).splitlines()[0]}") from error
+                raise PeerError(f"{exchange.where(self.others[0])}: {str(error).splitlines()[0]}") from error
             self.counters.sent_bytes += total.nbytes
             self.counters.received_bytes += total.nbytes
         self.counters.wait_seconds += perf_counter() - start
 
-    def _reduce_everywhere(self, transfers: Transfers, total: torch.Tensor) -> None:
+    def _reduce_everywhere(self, exchange: MessageExchange, total: torch.Tensor) -> None:
         """Sum flat tensors in the order of ranks, on each of them."""
         rank, size = self.lane.rank, self.lane.size
-        message = self._message(transfers, total)
-        received = self._exchange_values(transfers, dict.fromkeys(self.others, message), [total] * size)
+        message = self._message(exchange, total)
+        received = self._exchange_values(exchange, dict.fromkeys(self.others, message), [total] * size)
         terms = received | {rank: message.values}
         sum_by_rank((terms[peer] for peer in range(size)), total)
 
-    def _reduce_by_rank(self, transfers: Transfers, total: torch.Tensor) -> None:
+    def _reduce_by_rank(self, exchange: MessageExchange, total: torch.Tensor) -> None:
         """Sum flat tensors part by part, each on the rank that owns it, in the order of ranks."""
         # ``reduction.reduce`` exchanges frames in this way. The two stay apart: values need no codec, no rounding and
         # no pieces to overlap with it; there a lane goes on with other work between pieces.
         rank, size = self.lane.rank, self.lane.size
         parts = [total[part] for part in parts_of(len(total), size)]
-        messages = {peer: self._message(transfers, parts[peer]) for peer in self.others}
-        terms = self._exchange_values(transfers, messages, [parts[rank]] * size) | {rank: parts[rank]}
-        result = self._message(transfers, parts[rank])  # summed where it is sent from
+        messages = {peer: self._message(exchange, parts[peer]) for peer in self.others}
+        terms = self._exchange_values(exchange, messages, [parts[rank]] * size) | {rank: parts[rank]}
+        result = self._message(exchange, parts[rank])  # summed where it is sent from
         sum_by_rank((terms[peer] for peer in range(size)), result.values)
         parts[rank].copy_(result.values)
-        for peer, values in self._exchange_values(transfers, dict.fromkeys(self.others, result), parts).items():
+        for peer, values in self._exchange_values(exchange, dict.fromkeys(self.others, result), parts).items():
             parts[peer].copy_(values)
 
-    def _message(self, transfers: Transfers, values: torch.Tensor) -> Message:
+    def _message(self, exchange: MessageExchange, values: torch.Tensor) -> Message:
         """Copy values into memory to send them from, with room for a header ahead of them."""
-        buffer = transfers.buffers.acquire(HEADER + values.nbytes)
-        transfers.release_after(buffer)
+        buffer = self.lane.buffers.acquire(HEADER + values.nbytes)
+        exchange.transfers.release_after(buffer)
         body = buffer[HEADER : HEADER + values.nbytes].view(values.dtype)
         return Message(buffer, body.copy_(values))
 
     def _exchange_values(
-        self, transfers: Transfers, messages: Mapping[int, Message], like: Sequence[torch.Tensor]
+        self, exchange: MessageExchange, messages: Mapping[int, Message], like: Sequence[torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """Exchange values, whose number is known on both sides.
 
         Args:
-            transfers: the sends and receives.
+            exchange: sends and receives messages.
             messages: what to send, by the rank that receives it.
             like: tensors like those that come, by the rank that sends them.
 
@@ -197,89 +197,70 @@ class ConversationRunner:
             The values that the other ranks have sent, by rank.
         """
         piece, self.piece = self.piece, self.piece + 1
-        tag = self._tag(_FIRST, piece)
         # An abort message may come instead, and at first any message of a rank that is at something else.
         max_bytes = {
             peer: HEADER + max(like[peer].nbytes, MAX_REASON) if piece else self.first_bytes for peer in self.others
         }
-        posted = {peer: transfers.post(peer, tag, n_bytes) for peer, n_bytes in max_bytes.items()}
+        due = {peer: DueMessage(peer, CONTRIBUTION, piece, like[peer].nbytes) for peer in self.others}
+        posted = {peer: exchange.post(due[peer], n_bytes) for peer, n_bytes in max_bytes.items()}
         for peer, (buffer, values) in messages.items():
-            self._header(self.lane.rank, piece, values.nbytes, values.nbytes).write_to(buffer.numpy())
-            transfers.send(peer, tag, buffer, HEADER + values.nbytes)
+            mine = DueMessage(peer, CONTRIBUTION, piece, values.nbytes)
+            exchange.write_header(mine, values.nbytes, buffer.numpy())
+            exchange.send(mine, buffer, HEADER + values.nbytes)
         received = {}
         for peer, incoming in posted.items():
-            size, where = like[peer].nbytes, self._where(peer)
-            payload = check(transfers.receive(incoming, where), self._header(peer, piece, size), where)
+            size, where = like[peer].nbytes, exchange.where(peer)
+            payload = exchange.receive(due[peer], incoming, where)
             if len(payload) != size:
                 raise Corruption(f"{where}: {len(payload)} bytes of values instead of {size}")
             received[peer] = torch.from_numpy(payload).view(like[peer].dtype)
-            self.counters.received_bytes += HEADER + size
         return received
 
-    def _exchange_payloads(self, transfers: Transfers, payloads: Sequence[bytes]) -> list[bytes]:
+    def _exchange_payloads(self, exchange: MessageExchange, payloads: Sequence[bytes]) -> list[bytes]:
         """Exchange payloads, whose sizes only their senders know.
 
         Args:
-            transfers: the sends and receives.
+            exchange: sends and receives messages.
             payloads: what to send, by the rank that receives it; this rank's own goes nowhere.
 
         Returns:
             Every rank's payload for this one, by rank.
         """
         piece, self.piece = self.piece, self.piece + 1
-        posted = {peer: transfers.post(peer, self._tag(_FIRST, piece), self.first_bytes) for peer in self.others}
-        for peer in self.others:
-            transfers.send_array(peer, self._tag(_FIRST, piece), self._first_message(payloads[peer], piece))
+        mine = {peer: DueMessage(peer, CONTRIBUTION, piece, len(payloads[peer])) for peer in self.others}
+        posted = {peer: exchange.post(due, self.first_bytes) for peer, due in mine.items()}
+        for peer, due in mine.items():
+            exchange.send_array(due, self._first_message(exchange, due, payloads[peer]))
         received: dict[int, Any] = {self.lane.rank: payloads[self.lane.rank]}
-        bodies = {}
+        rests = {}
         for peer, incoming in posted.items():
-            size, inline = self._read(transfers.receive(incoming, self._where(peer)), peer, piece)
-            received[peer] = inline
-            if len(inline) < size:  # the payload follows by itself: now its size is known
-                bodies[peer] = size, transfers.post(peer, self._tag(_BODY, piece), size)
+            where = exchange.where(peer)
+            message = exchange.transfers.receive(incoming, where)
+            size = Header.read_from(message, where).n_values  # only its sender knows it
+            received[peer] = exchange.checked(mine[peer]._replace(n_values=size), message, where).tobytes()
+            if len(received[peer]) < size:  # the payload follows by itself: now its size is known
+                rests[peer] = size, exchange.post(DueMessage(peer, REST, piece), size)
         # This rank's receives are posted before it sends, as everywhere (``transfers``).
         for peer in self.others:
             if len(payloads[peer]) > self.inline:
-                body = kernel_view(np.frombuffer(payloads[peer], np.uint8))
-                transfers.send_array(peer, self._tag(_BODY, piece), body)
-        for peer, (size, incoming) in bodies.items():
-            received[peer] = transfers.receive(incoming, self._where(peer))[:size].tobytes()
-        self.counters.received_bytes += sum(HEADER + len(received[peer]) for peer in self.others)
+                rest = kernel_view(np.frombuffer(payloads[peer], np.uint8))
+                exchange.send_array(DueMessage(peer, REST, piece), rest)
+        for peer, (size, incoming) in rests.items():
+            received[peer] = exchange.transfers.receive(incoming, exchange.where(peer))[:size].tobytes()
+            self.counters.received_bytes += size
         return [received[rank] for rank in range(self.lane.size)]
 
-    def _first_message(self, payload: bytes, piece: int) -> np.ndarray:
+    def _first_message(self, exchange: MessageExchange, due: DueMessage, payload: bytes) -> np.ndarray:
         """Return a header with the size of a payload and, if it is short, the payload: uint8."""
         inline = payload if len(payload) <= self.inline else b""
         message = np.empty(HEADER + len(inline), np.uint8)
-        self._header(self.lane.rank, piece, len(payload), len(inline)).write_to(message)
+        exchange.write_header(due, len(inline), message)
         message[HEADER:] = np.frombuffer(inline, np.uint8)
         return message
 
-    def _read(self, message: np.ndarray, peer: int, piece: int) -> tuple[int, bytes]:
-        """Return the size of a peer's payload, and the payload if it is in its first message."""
-        where = self._where(peer)
-        size = Header.read_from(message, where).n_values
-        return size, check(message, self._header(peer, piece, size), where).tobytes()
-
-    def _header(self, sender: int, piece: int, size: int, payload: int = 0) -> Header:
-        return Header(CONTRIBUTION, sender, piece, self.sequence, self.agreement, size, payload)
-
-    def _tag(self, kind: int, piece: int) -> int:
-        # Bits 29 ... 19: the conversation; 18 and 17: the kind; 16 ... 0: the exchange.
-        return (self.sequence % _SEQUENCES << 2 | kind) << 17 | piece
-
-    def _where(self, peer: int) -> str:
-        return f"rank {peer} ({self.label}, conversation {self.sequence})"
-
-    def _send_aborts(self, transfers: Transfers, error: BaseException) -> None:
+    def _send_aborts(self, exchange: MessageExchange, error: BaseException) -> None:
         """Send abort messages in place of the next ones, and wait for nothing."""
-        message = abort_message(self._header(self.lane.rank, self.piece, 0), error)
-        for peer in self.others:
-            try:
-                transfers.send_array(peer, self._tag(_FIRST, self.piece), message)
-            except (RuntimeError, GcodecError):  # that peer is gone
-                continue
-        self.lane.parked.append((transfers, message))  # the network may still read and write these
+        exchange.abort((DueMessage(peer, CONTRIBUTION, self.piece) for peer in self.others), error)
 
 
 def converse(

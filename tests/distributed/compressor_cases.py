@@ -23,6 +23,7 @@ from gcodec.averaging.feedback import MomentumCorrection, WarmUp
 from gcodec.averaging.simulate import Simulation
 from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
 from gcodec.distributed.conversation import PAIRED, ConversationRunner
+from gcodec.distributed.transport.message_exchange import DueMessage, MessageExchange
 from gcodec.distributed.transport.transfers import Transfers
 from tests.distributed.rank_basics import Net, batch_of, crc, rank
 from tests.support.compressor_settings import PROMISES, norm, same
@@ -396,9 +397,9 @@ def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
     if rank() == 1 and kind == "damage":
         original = ConversationRunner._first_message
 
-        def note(self: ConversationRunner, payload: bytes, piece: int) -> Any:
-            message = original(self, payload, piece)
-            if self.sequence >= 2 and len(message) > 200:
+        def note(self: ConversationRunner, exchange: MessageExchange, due: DueMessage, payload: bytes) -> Any:
+            message = original(self, exchange, due, payload)
+            if exchange.sequence >= 2 and len(message) > 200:
                 message[150] ^= 1
             return message
 

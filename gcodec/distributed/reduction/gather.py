@@ -13,9 +13,10 @@ from ..stats import Counters
 from ..transport.delegation import inner_method
 from ..transport.jobs import LaneJob
 from ..transport.lane import Lane
-from ..transport.transfers import Transfers, labeled
+from ..transport.message_exchange import MessageExchange
+from ..transport.transfers import labeled
 from .partition import piece_length, pieces_of
-from .reduce import Reduction
+from .reduce import MAX_MESSAGE, Reduction
 from .schedule import Schedule, Slot
 
 
@@ -48,22 +49,22 @@ class Gather(Reduction):
     def _schedule_of(self, n_values: int) -> Schedule:
         return GatherSchedule(n_values * self.lane.size, self.lane.rank, self.lane.size)
 
-    def _run(self, transfers: Transfers) -> Iterator[None]:
+    def _run(self, exchange: MessageExchange) -> Iterator[None]:
         results, receipts = (
-            [(slot, self._post(transfers, slot)) for slot in slots]
+            [(slot, exchange.post(slot.due, MAX_MESSAGE)) for slot in slots]
             for slots in (self.schedule.results(), self.schedule.receipts())
         )
         begin = self.lane.rank * len(self.values)
         for due in self.schedule.sums():
-            self._send(transfers, self.schedule.copies(due), self.values[due.begin - begin : due.end - begin])
+            self._send(exchange, self.schedule.copies(due), self.values[due.begin - begin : due.end - begin])
         yield
         own = self.result[begin : begin + len(self.values)]
         if own.ctypes.data != self.values.ctypes.data:
             own[:] = self.values
         for slot, message in results:
-            self._decode(transfers, slot, message, self.result[slot.begin : slot.end])
+            self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
             yield
-        self._confirm(transfers, receipts)
+        self._confirm(exchange, receipts)
 
 
 def dense_gather_job(lane: Lane, part: torch.Tensor, whole: torch.Tensor, counters: Counters, label: str) -> LaneJob:

@@ -42,11 +42,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...errors import Corruption, GcodecError, Unsupported
+from ...errors import Corruption, Unsupported
 from ...frame.sizes import max_encoded_size
 from ..transport.lane import Lane
-from ..transport.message import HEADER, Header, abort_message, agreement_of, check
-from ..transport.transfers import Incoming, Transfers
+from ..transport.message import HEADER, agreement_of
+from ..transport.message_exchange import MessageExchange
+from ..transport.transfers import Incoming
 from .coder import Coder
 from .partition import MAX_PIECE
 from .schedule import Mutual, Schedule, Slot
@@ -54,10 +55,9 @@ from .summation import RankSum
 
 #: Bytes of any message that any rank may send, be it of another type or size than is expected here: Gloo ends the
 #: process of a rank that receives more than it has room for. Memory that is never written to costs nothing.
-_MAX_MESSAGE = HEADER + max_encoded_size(MAX_PIECE, "float64")
+MAX_MESSAGE = HEADER + max_encoded_size(MAX_PIECE, "float64")
 _max_size = cache(max_encoded_size)  #: of frames: pieces are of few lengths
 _TRIAL = 1 << 18  #: bytes beyond a frame's limit that let the encoder work in place
-_SEQUENCES = 1 << 11  #: all-reduces after which tags repeat
 
 
 class Reduction:
@@ -91,7 +91,6 @@ class Reduction:
         self.values, self.result, self.mean, self.label = values, result, mean, label
         self.schedule = self._schedule_of(len(values))
         self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, (*terms, *self.kind_terms))
-        self.sequence = -1
         self._unsent: deque[Slot] = deque()  #: messages that other ranks expect of this one, in the order of sending
         self._parts: Iterator[None] = iter(())  #: of the work, those still to do
 
@@ -109,8 +108,7 @@ class Reduction:
 
     def begin(self) -> None:
         """Hand all contributions to the network. Raises as :meth:`run`."""
-        transfers = self._start()
-        self._parts = self._work(transfers)
+        self._parts = self._work(self._start())
         self.advance()
 
     def advance(self) -> bool:
@@ -120,77 +118,72 @@ class Reduction:
         self.coder.counters.seconds += perf_counter() - start
         return more
 
-    def _work(self, transfers: Transfers) -> Iterator[None]:
+    def _work(self, exchange: MessageExchange) -> Iterator[None]:
         try:
-            yield from self._run(transfers)
-            transfers.finish()
+            yield from self._run(exchange)
+            exchange.finish()
         except GeneratorExit:  # nobody wants the rest
             raise
         except BaseException as error:
-            self._send_aborts(transfers, error)
+            self._send_aborts(exchange, error)
             raise
-        self.coder.counters.sent_bytes += transfers.sent_bytes
-        self.coder.counters.wait_seconds += transfers.wait_seconds
 
     def abort(self, error: BaseException) -> None:
         """Tell all ranks that this one cannot take part."""
         self._send_aborts(self._start(), error)
 
-    def _start(self) -> Transfers:
-        self.sequence = self.lane.next_sequence()
+    def _start(self) -> MessageExchange:
         self._unsent = deque(self.schedule.outgoing())
-        return self.lane.transfers(self._where)
+        return MessageExchange(self.lane, self.agreement, self.coder.counters, self.label)
 
-    def _run(self, transfers: Transfers) -> Iterator[None]:
+    def _run(self, exchange: MessageExchange) -> Iterator[None]:
         """Do all work, part by part: a part ends with a ``yield``, where the lane may do something else."""
         # All receives first, so that every message meets a buffer that waits for it.
         contributions = [
-            {peer: (slot, self._post(transfers, slot)) for peer, slot in slots.items()}
+            {peer: (slot, exchange.post(slot.due, MAX_MESSAGE)) for peer, slot in slots.items()}
             for slots in self.schedule.contributions()
         ]
         results, receipts = (
-            [(slot, self._post(transfers, slot)) for slot in slots]
+            [(slot, exchange.post(slot.due, MAX_MESSAGE)) for slot in slots]
             for slots in (self.schedule.results(), self.schedule.receipts())
         )
         for slot in self.schedule.contributed():
             # Between two ranks both sum everything: each needs its own values as the other will decode them, and the
             # encoder, which knows them, leaves them where the sum will stand.
             rounded = self.result[slot.begin : slot.end] if self._mutual and not self.coder.exact else None
-            self._send(transfers, [slot], self.values[slot.begin : slot.end], rounded)
+            self._send(exchange, [slot], self.values[slot.begin : slot.end], rounded)
         yield
         longest = max((end - begin for share in self.schedule.shares for begin, end in share), default=0)
-        total, buffers = RankSum(self.coder.dtype, longest), self._term_buffers(transfers, longest)
+        total, buffers = RankSum(self.coder.dtype, longest), self._term_buffers(exchange, longest)
         for due in self.schedule.sums():
-            self._reduce(transfers, due, contributions[due.piece], total, buffers[:, : due.end - due.begin])
+            self._reduce(exchange, due, contributions[due.piece], total, buffers[:, : due.end - due.begin])
             yield
         for slot, message in results:
-            self._decode(transfers, slot, message, self.result[slot.begin : slot.end])
+            self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
             yield
-        self._confirm(transfers, receipts)
+        self._confirm(exchange, receipts)
 
-    def _term_buffers(self, transfers: Transfers, n_values: int) -> np.ndarray:
+    def _term_buffers(self, exchange: MessageExchange, n_values: int) -> np.ndarray:
         """Return memory for two contributions of so many values, uintW[2, n], as long as the exchange lasts."""
         n_bytes = 2 * n_values * self.values.itemsize
         buffer = self.lane.buffers.acquire(max(n_bytes, HEADER))
-        transfers.release_after(buffer)
+        exchange.transfers.release_after(buffer)
         memory: np.ndarray = buffer.numpy()[:n_bytes]
         return memory.view(self.values.dtype).reshape(2, n_values)
 
-    def _confirm(self, transfers: Transfers, receipts: list[tuple[Slot, Incoming]]) -> None:
+    def _confirm(self, exchange: MessageExchange, receipts: list[tuple[Slot, Incoming]]) -> None:
         """Tell the others that everything has arrived, and wait until they say so."""
         for slot, _ in receipts:
             message = np.empty(HEADER, np.uint8)
-            self._header(slot, 0).write_to(message)
-            transfers.send_array(slot.peer, self._tag(slot), message)
+            exchange.write_header(slot.due, 0, message)
+            exchange.send_array(slot.due, message)
             self._unsent.popleft()
         for slot, incoming in receipts:
-            where = self._where(slot.peer)
-            check(transfers.receive(incoming, where), self._header(slot, 0, slot.peer), where)
-            self.coder.counters.received_bytes += HEADER
+            exchange.receive(slot.due, incoming, exchange.where(slot.peer))
 
     def _reduce(
         self,
-        transfers: Transfers,
+        exchange: MessageExchange,
         due: Slot,
         incoming: dict[int, tuple[Slot, Incoming]],
         total: RankSum,
@@ -199,7 +192,7 @@ class Reduction:
         """Sum one piece of this rank's share, send the result, and keep what the others will decode.
 
         Args:
-            transfers: the sends and receives.
+            exchange: sends and receives messages.
             due: the piece.
             incoming: the other ranks' contributions to it, by rank.
             total: makes the sum.
@@ -211,7 +204,7 @@ class Reduction:
         for peer in range(self.lane.size):
             term = buffers[peer & 1]
             if peer != self.lane.rank:
-                self._decode(transfers, *incoming[peer], term)
+                self._decode(exchange, *incoming[peer], term)
             elif self._mutual:  # where it was left when it was sent
                 term = self.values[due.begin : due.end] if self.coder.exact else result
             else:
@@ -224,32 +217,19 @@ class Reduction:
             self.coder.counters.sum_seconds += perf_counter() - start
         # Encoding leaves in ``result`` what the others will decode, so that all ranks end with the same bits.
         if copies:
-            self._send(transfers, copies, buffers[0], result)
+            self._send(exchange, copies, buffers[0], result)
 
     @property
     def _mutual(self) -> bool:
         return isinstance(self.schedule, Mutual)
 
-    def _post(self, transfers: Transfers, slot: Slot) -> Incoming:
-        return transfers.post(slot.peer, self._tag(slot), _MAX_MESSAGE)
-
-    def _tag(self, slot: Slot) -> int:
-        """Return the number by which Gloo tells messages between two ranks apart.
-
-        ::
-
-            bit 27 ... 17  sequence   16  kind    15 ... 0  piece
-                                      0: contribution; 1: result, or a receipt, which has a piece of its own
-        """
-        return (self.sequence % _SEQUENCES << 1 | slot.kind & 1) << 16 | slot.piece
-
     def _send(
-        self, transfers: Transfers, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None
+        self, exchange: MessageExchange, slots: list[Slot], bits: np.ndarray, rounded: np.ndarray | None = None
     ) -> None:
         """Encode once and send the frame to every slot's peer.
 
         Args:
-            transfers: the sends and receives.
+            exchange: sends and receives messages.
             slots: the messages, which differ in their peers only.
             bits: the values, uintW[n].
             rounded: takes what the peers will decode, uintW[n]; None if nobody asks.
@@ -259,36 +239,20 @@ class Reduction:
         buffer = self.lane.buffers.acquire(max_bytes)
         message: np.ndarray = buffer.numpy()
         size = self.coder.encode(bits, first.begin, first.kind, message[HEADER:], rounded)
-        self._header(first, size).write_to(message)
-        transfers.release_after(buffer)
+        exchange.write_header(first.due, size, message)
+        exchange.transfers.release_after(buffer)
         for slot in slots:
-            transfers.send(slot.peer, self._tag(slot), buffer, HEADER + size)
+            exchange.send(slot.due, buffer, HEADER + size)
             self._unsent.popleft()
 
-    def _header(self, slot: Slot, payload: int, sender: int | None = None) -> Header:
-        sender = self.lane.rank if sender is None else sender
-        return Header(slot.kind, sender, slot.piece, self.sequence, self.agreement, slot.end - slot.begin, payload)
-
-    def _decode(self, transfers: Transfers, slot: Slot, incoming: Incoming, out: np.ndarray) -> None:
-        where = self._where(slot.peer, slot.piece)
-        message = transfers.receive(incoming, where)
-        payload = check(message, self._header(slot, 0, slot.peer), where)
-        self.coder.counters.received_bytes += HEADER + len(payload)
+    def _decode(self, exchange: MessageExchange, slot: Slot, incoming: Incoming, out: np.ndarray) -> None:
+        where = exchange.where(slot.peer, slot.piece)
+        payload = exchange.receive(slot.due, incoming, where)
         try:
             self.coder.decode(payload, out)
         except (Corruption, Unsupported) as error:
             raise type(error)(f"{where}: {error}") from error
 
-    def _where(self, peer: int, piece: int | None = None) -> str:
-        label = f"{self.label}, " if self.label else ""
-        return f"rank {peer} ({label}all-reduce {self.sequence}{'' if piece is None else f', piece {piece}'})"
-
-    def _send_aborts(self, transfers: Transfers, error: BaseException) -> None:
+    def _send_aborts(self, exchange: MessageExchange, error: BaseException) -> None:
         """Send abort messages in place of what has not been sent, and wait for nothing."""
-        for slot in self._unsent:
-            try:
-                message = abort_message(self._header(slot, 0), error)
-                transfers.send_array(slot.peer, self._tag(slot), message)
-            except (RuntimeError, GcodecError):  # that peer is gone
-                continue
-        self.lane.parked.append((transfers, self.values, self.result))  # the network may still read and write these
+        exchange.abort((slot.due for slot in self._unsent), error, self.values, self.result)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..transport.message import CONTRIBUTION, RECEIPT, RESULT
+from ..transport.message_exchange import DueMessage
 from .partition import shares
 
 _AFTER_ALL = (1 << 16) - 1  #: the piece of receipts, which come after all others
@@ -27,6 +28,11 @@ class Slot(NamedTuple):
     piece: int
     begin: int
     end: int
+
+    @property
+    def due(self) -> DueMessage:
+        """The message, as the transport knows it."""
+        return DueMessage(self.peer, self.kind, self.piece, self.end - self.begin)
 
 
 class Schedule:
