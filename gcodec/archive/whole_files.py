@@ -112,12 +112,7 @@ def compress_file(
     """
     if base is not None and mantissa_bits is not None:
         raise InvalidArgument("base is for lossless mode: leave out mantissa_bits")
-    _check_place("path", path, "read")
-    if output is not None:
-        _check_place("output", output, "write")
-    source = path_or_none(path)
-    if source is None and output is None:
-        raise InvalidArgument("output must be given for a stream or URL")
+    source = _source_of(path, output)
     check_not_at_end(path, "path")
     if path_or_none(output) is not None:
         check_names_file(output)
@@ -234,12 +229,7 @@ def decompress_file(
         GcodecError: a file exists and ``force`` is False; the archive is damaged, or its base missing or another.
         OSError: a file cannot be read or written.
     """
-    _check_place("path", path, "read")
-    if output is not None:
-        _check_place("output", output, "write")
-    source = path_or_none(path)
-    if source is None and output is None:
-        raise InvalidArgument("output must be given for a stream or URL")
+    source = _source_of(path, output)
     check_function("progress", progress)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
@@ -458,6 +448,19 @@ def _name_of(file: object) -> str:
 
 def _policy_maker(mantissa_bits: int | None) -> PolicyMaker | None:
     return None if mantissa_bits is None else lambda plan: MantissaBits(plan, mantissa_bits)
+
+
+def _source_of(
+    path: str | os.PathLike[str] | BinaryIO, output: str | os.PathLike[str] | BinaryIO | None
+) -> Path | None:
+    """Return the path that is read, None for a stream or URL; after a check of where from and where to."""
+    _check_place("path", path, "read")
+    if output is not None:
+        _check_place("output", output, "write")
+    source = path_or_none(path)
+    if source is None and output is None:
+        raise InvalidArgument("output must be given for a stream or URL")
+    return source
 
 
 def _check_place(name: str, place: object, method: str) -> None:

@@ -16,6 +16,27 @@ NO_CODE = 64  #: length stored for a symbol without a code: more than the encode
 
 
 @kernel
+def _sort_by_count(counts, order, lengths):
+    """Find the symbols that are counted, by (count, index), in ``order``, and set all lengths to 0; return how many
+    they are. Arguments as of :func:`package_merge`."""
+    # Sort by insertion: there are at most 256 symbols. Where a and b are sorted, and c, which is less, comes in:
+    #
+    #     order      a b .        b moves up, and so does a, as long as they count more than c
+    #     then       c a b
+    n = 0
+    for i in range(len(counts)):
+        lengths[i] = 0
+        if counts[i]:
+            place = n
+            while place > 0 and counts[order[place - 1]] > counts[i]:
+                order[place] = order[place - 1]
+                place -= 1
+            order[place] = i
+            n += 1
+    return n
+
+
+@kernel
 def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
     """Find optimal code lengths for symbols of given counts (Larmore and Hirschberg 1990).
 
@@ -42,17 +63,7 @@ def package_merge(counts, limit, order, weight, is_leaf, n_items, lengths):
     Returns:
         The number of counts that are not 0; where it is not in 2 ... 2**limit there is no result.
     """
-    # Sort by insertion: there are at most 256 symbols.
-    n = 0
-    for i in range(len(counts)):
-        lengths[i] = 0
-        if counts[i]:
-            place = n
-            while place > 0 and counts[order[place - 1]] > counts[i]:
-                order[place] = order[place - 1]
-                place -= 1
-            order[place] = i
-            n += 1
+    n = _sort_by_count(counts, order, lengths)
     if n < 2 or n > 1 << limit:
         return n
     # Level k is a merge of two sorted lists, the symbols and the pairs of level k - 1. Levels are as many as a code may
@@ -112,16 +123,7 @@ def huffman(counts, order, weight, parent, lengths):
         parent: int64[2n], scratch: the pair that each is in.
         lengths: int64[n], result, 0 where the count is 0; 1 of a symbol that is the only one.
     """
-    n = 0
-    for i in range(len(counts)):
-        lengths[i] = 0
-        if counts[i]:
-            place = n
-            while place > 0 and counts[order[place - 1]] > counts[i]:
-                order[place] = order[place - 1]
-                place -= 1
-            order[place] = i
-            n += 1
+    n = _sort_by_count(counts, order, lengths)
     for k in range(n):
         weight[k] = counts[order[k]]
     #     weight      [0 ... n)  symbols, rising     [n ... 2n - 1)  pairs, rising, as they are made
