@@ -95,6 +95,19 @@ def subarray_if_any(typingctx: Any, array: Any, start: Any, count: Any) -> Any:
 
 
 @intrinsic
+def value_if_any(typingctx: Any, array: Any, index: Any) -> Any:
+    """Return ``array[index]`` of a contiguous array, without checks, or None of None."""
+    if not isinstance(array, types.NoneType):
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = address_of(context, builder, array, args[0])
+            return builder.load(builder.gep(data, [args[1]], inbounds=True))
+
+        return array.dtype(array, types.intp), generate
+    return types.none(array, types.intp), lambda context, builder, signature, args: context.get_dummy_value()
+
+
+@intrinsic
 def floats_at(typingctx: Any, address: Any, start: Any, count: Any) -> Any:
     """Return the float32s ``start ... start + count - 1`` at an address as an array, which the memory must outlive."""
     kind = types.Array(types.float32, 1, "C")

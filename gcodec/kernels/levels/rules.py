@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.jit import kernel
 from ..core.scalar import U32
-from ..core.unaligned import bits_of_float, floats_at, load_tuple, subarray
+from ..core.unaligned import bits_of_float, floats_at, load_tuple, subarray, value_if_any
 from .terms import (
     N_ACCUMULATOR,
     N_ADAM,
@@ -51,8 +51,8 @@ class Thresholds(NamedTuple):
 
 
 @kernel
-def _level(u, n, thresholds):
-    """Return how many thresholds u passes, as uint8.
+def _level(sides, g, thresholds):
+    """Return how many thresholds U passes, as uint8, given U and N; all of them where the gradient ``g`` is 0.
 
     Where thresholds are evenly spaced, a division counts them: 2**(first + j * d) <= n / u for j below
     floor((log2(n / u) - first + d) / d). The difference of two positive floats' bits, above the mantissa, is the
@@ -62,8 +62,10 @@ def _level(u, n, thresholds):
       - bits of u       0 | exponent of u | mantissa of u
       = floor(log2(n / u)) in bits 23 and up
     """
+    u, n = sides
     if len(thresholds.powers) > 1:
-        return passed(u, n, thresholds.powers)
+        level = passed(u, n, thresholds.powers)
+        return thresholds.top if g == 0 else level
     before, reciprocal = thresholds.even
     top = np.int32(thresholds.top)
     bits_of_n, bits_of_u = (
@@ -76,7 +78,8 @@ def _level(u, n, thresholds):
     steps = np.int32(steps - before)
     steps = steps if steps > np.int32(0) else np.int32(0)
     steps = np.int32(np.int32(steps * reciprocal) >> np.int32(16))  # UNIT is 2**16
-    return np.uint8(steps if steps < top else top)
+    level = np.uint8(steps if steps < top else top)
+    return thresholds.top if g == 0 else level
 
 
 @kernel
@@ -84,7 +87,7 @@ def linear(out, theta, grad, buf, k, thresholds):
     """Choose levels by :func:`terms.linear_terms` (SGD, ASGD).
 
     Args:
-        out: Levels, result; the highest where the gradient is 0, as it is for every rule.
+        out: Levels, result.
         theta: Parameter.
         grad: Gradient.
         buf: Momentum buffer, or None.
@@ -93,12 +96,7 @@ def linear(out, theta, grad, buf, k, thresholds):
     """
     for i in range(out.size):
         # Decided when the kernel is compiled, where an argument is None: no branch is left in the loop.
-        if buf is None:
-            u, n = linear_terms(theta[i], grad[i], None, k)
-        else:
-            u, n = linear_terms(theta[i], grad[i], buf[i], k)
-        level = _level(u, n, thresholds)
-        out[i] = thresholds.top if grad[i] == 0 else level
+        out[i] = _level(linear_terms(theta[i], grad[i], value_if_any(buf, i), k), grad[i], thresholds)
 
 
 @kernel
@@ -115,12 +113,8 @@ def accumulator(out, theta, grad, square, buf, k, thresholds):
         thresholds: What U is compared with.
     """
     for i in range(out.size):
-        if buf is None:
-            u, n = accumulator_terms(theta[i], grad[i], square[i], None, k)
-        else:
-            u, n = accumulator_terms(theta[i], grad[i], square[i], buf[i], k)
-        level = _level(u, n, thresholds)
-        out[i] = thresholds.top if grad[i] == 0 else level
+        sides = accumulator_terms(theta[i], grad[i], square[i], value_if_any(buf, i), k)
+        out[i] = _level(sides, grad[i], thresholds)
 
 
 @kernel
@@ -138,12 +132,8 @@ def adam(out, theta, grad, mean, square, max_square, k, thresholds):
         thresholds: What U is compared with.
     """
     for i in range(out.size):
-        if max_square is None:
-            u, n = adam_terms(theta[i], grad[i], mean[i], square[i], None, k)
-        else:
-            u, n = adam_terms(theta[i], grad[i], mean[i], square[i], max_square[i], k)
-        level = _level(u, n, thresholds)
-        out[i] = thresholds.top if grad[i] == 0 else level
+        sides = adam_terms(theta[i], grad[i], mean[i], square[i], value_if_any(max_square, i), k)
+        out[i] = _level(sides, grad[i], thresholds)
 
 
 @kernel
@@ -160,9 +150,7 @@ def delta(out, theta, grad, square, change, k, thresholds):
         thresholds: What U is compared with.
     """
     for i in range(out.size):
-        u, n = delta_terms(theta[i], grad[i], square[i], change[i], k)
-        level = _level(u, n, thresholds)
-        out[i] = thresholds.top if grad[i] == 0 else level
+        out[i] = _level(delta_terms(theta[i], grad[i], square[i], change[i], k), grad[i], thresholds)
 
 
 @kernel
@@ -179,9 +167,7 @@ def peak(out, theta, grad, mean, largest, k, thresholds):
         thresholds: What U is compared with.
     """
     for i in range(out.size):
-        u, n = peak_terms(theta[i], grad[i], mean[i], largest[i], k)
-        level = _level(u, n, thresholds)
-        out[i] = thresholds.top if grad[i] == 0 else level
+        out[i] = _level(peak_terms(theta[i], grad[i], mean[i], largest[i], k), grad[i], thresholds)
 
 
 #: Columns of a table of tensors that lie in one buffer, int64: first value, the one after the last, row of its
