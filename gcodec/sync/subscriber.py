@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from ..archive.base_tensors import Base, BaseSegment
 from ..archive.entries import FileEntry
 from ..archive.output import signals_deferred
 from ..errors import BrokenChain, Corruption, GcodecError, InvalidArgument, NoMemory, Unsupported, check_choice
+from ..files.elements import stored_as
+from ..files.file_plan import TensorView
+from ..files.source import Bytes
 from ..threads import check_threads
 from .device_bits import as_bytes_there, hashes_on_device
 from .device_segments import decoded_segment
-from .held_bases import HeldBases
 from .shared_tensors import SharedTensors
 from .sync_stats import LOG, Progress, StageClock, UpdateStats, checked_progress
 from .tensor_bits import TensorLayout, WritableTensor, as_typed, check_memory, names_as_text
@@ -230,7 +233,7 @@ class Subscriber:
             check_memory(self._held.values())
             for tensor in self._held.values():
                 tensor.forget_copy()  # which an interrupt may have left, of other values
-            bases = HeldBases(lambda: (str(self.position), list(self._held.values())))
+            bases = _HeldBases(lambda: (str(self.position), list(self._held.values())))
             message = open_message(data, threads=self._threads, max_output_bytes=self._limit, bases=bases)
             with message.archive:
                 if found is not None:
@@ -475,3 +478,27 @@ class Subscriber:
         held = self._held if fresh is None else fresh
         # In one step: an interrupt leaves all of it, of before or of after.
         vars(self).update(_held=held, _hashes=hashes, _number=info.number, _state=info.state)
+
+
+class _HeldBases:
+    """Finds the weights that a subscriber holds, for frames that refer to them.
+
+    Args:
+        held: returns the name of what is held, for errors, and its tensors.
+    """
+
+    def __init__(self, held: Callable[[], tuple[str, list[WritableTensor]]]) -> None:
+        self._held = held
+
+    def find(self, path: str, dtype: str | None = None) -> Base | None:
+        """Return the weights, None if there are none."""
+        where, held = self._held()
+        if not held:
+            return None
+
+        def read(segment: int, start: int, stop: int) -> Bytes:
+            return held[segment].read(start, stop)
+
+        views = tuple(TensorView(tensor.name, *tensor.layout, number) for number, tensor in enumerate(held))
+        segments = tuple(BaseSegment(tensor.layout.n_bytes, stored_as(tensor.layout.dtype)) for tensor in held)
+        return Base(where, views, segments, read)

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..errors import InvalidArgument, Unsupported
 from ..format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, Array, Ladder, Levels
+from ..kernels.core.floats import widen_bfloat16, widen_half
 from ..kernels.core.specialized import Specialized
 from ..kernels.levels import rules as kernels
 from ..kernels.levels.rules import NO_THRESHOLDS, PASS, UNEVEN, UNIT, Thresholds
@@ -40,7 +41,6 @@ from ..kernels.levels.terms import (
     LinearConstants,
     PeakConstants,
 )
-from ..kernels.levels.widening import widen_bfloat16, widen_half
 from ..memory import Borrowed
 
 #: Sizes of constants for which the kernels' margins hold: from the reciprocal of this to this.

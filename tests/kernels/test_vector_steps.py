@@ -17,10 +17,10 @@ from numba import njit
 from gcodec.dtypes import BY_CODE, BY_NAME
 from gcodec.kernels.core import floats, scalar
 from gcodec.kernels.core.bundles import Planes, Rounding
+from gcodec.kernels.core.floats import widen_bfloat16, widen_half
 from gcodec.kernels.entropy.encode_streams import STREAM_PAD
 from gcodec.kernels.heads import column_references, symbols
 from gcodec.kernels.levels import rounding
-from gcodec.kernels.levels.widening import widen_bfloat16, widen_half
 from gcodec.kernels.planes import layouts
 from gcodec.kernels.planes.layout_types import GeneralPlanes, LongTails, NoPlanes, ShortTails, Tails8, Tails24
 from gcodec.kernels.sample import count

@@ -1,4 +1,4 @@
-"""Floats of 16 bits as float32, exactly, one at a time."""
+"""Floats of 16 bits as float32, exactly: one at a time, and arrays of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .jit import kernel
 from .scalar import U32
 from .unaligned import bits_of_float, float_from_bits
 
+_INFINITE = 0x7C00  #: the bits of an infinite float16, which are those of NaN, too
 _MIN_NORMAL_HALF = np.float32(2.0**-14)  #: the smallest float16 that is not denormal
 
 
@@ -37,3 +38,29 @@ def from_half(bits):
     denormal = float_from_bits(U32(magnitude + U32(0x38800000))) - _MIN_NORMAL_HALF
     size = normal if magnitude >= U32(0x800000) else denormal
     return float_from_bits(U32(bits_of_float(size) | U32(U32(bits & U32(0x8000)) << U32(16))))
+
+
+@kernel
+def widen_bfloat16(bits, out):
+    """Write the float32 equal to each bfloat16.
+
+    Args:
+        bits: uint16[n].
+        out: float32[n], result.
+    """
+    for i in range(len(bits)):
+        out[i] = from_bfloat16(U32(bits[i]))
+
+
+@kernel
+def widen_half(bits, out):
+    """Write the float32 equal to each float16, infinities and NaN included.
+
+    Args:
+        bits: uint16[n].
+        out: float32[n], result.
+    """
+    for i in range(len(bits)):
+        half = U32(bits[i])
+        special = U32(0x7F800000) if half & U32(_INFINITE) == U32(_INFINITE) else U32(0)
+        out[i] = float_from_bits(U32(bits_of_float(from_half(half)) | special))
