@@ -45,7 +45,9 @@ from ..memory import Borrowed
 
 #: Sizes of constants for which the kernels' margins hold: from the reciprocal of this to this.
 _RANGE = {np.float32: 2.0**100, np.float64: 2.0**900}
-_FAINT = 2.0**-20  #: of the smallest number in that range: what momentum adds to the parameter and is left out
+#: Momentum that adds less to the parameter than so many times the smallest number in that range is left out. Times the
+#: least D, which is an eps such as 1e-10, that is no denormal number, which would slow down every value by RMSprop.
+_FAINT = 2.0**10
 #: Beyond half of this, a sum of squares may be beyond the range of the type that keeps it.
 _MAX_SQUARE = {"float16": 65504.0, "float64": 2.0**1023}
 _PIECE = 1 << 14  #: values that are widened at a time

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.format.ladders import FINE_LADDER, LAYOUTS, MANTISSA_BITS, PAPER_LADDER, Ladder, Levels
+from gcodec.kernels.levels.terms import AccumulatorConstants, Limits
 from gcodec.truncation import evaluate
-from gcodec.truncation.evaluate import DEFAULT, Policy, dtype_name, run_formula
+from gcodec.truncation.evaluate import DEFAULT, Policy, dtype_name, run_formula, terms_of
 from gcodec.truncation.formulas import adagrad_formula, adam_formula, rmsprop_formula, sgd_formula
 from gcodec.truncation.reference import round_to_levels, ulp_histogram
 
@@ -69,6 +70,17 @@ def adam_levels(param, grad, *state, policy=DEFAULT, **hyper):
 
 
 # The ladder
+
+
+@given(st.floats(1e-6, 1.0), st.floats(0.1, 0.999), st.sampled_from([1e-10, 1e-8, 1e-6]), st.booleans())
+def test_what_momentum_loses_is_never_denormal(lr, momentum, eps, in_group):
+    """Times D, of which eps is the least: a processor takes a hundred cycles for each denormal product."""
+    policy = Policy(in_group=in_group)
+    terms = terms_of(rmsprop_formula(lr, eps=eps, momentum=momentum, policy=policy), policy)
+    assert terms is not None
+    constants = dict(zip((*AccumulatorConstants._fields, *Limits._fields), terms[0], strict=True))
+    assert constants["lost"] * constants["eps"] >= np.finfo(np.float32).tiny
+    assert 0 < constants["carry"] * constants["faint"] <= 2.0**-80  # and little: far below what parameters are
 
 
 @pytest.mark.parametrize("drops", [(), (0, 0), (3, 2), (-1, 4), tuple(range(17)), (0, 1.5), ("a",), 7, (0, None)])
