@@ -22,7 +22,7 @@ from gcodec.distributed.reduction import collective_codebooks
 from gcodec.distributed.reduction.bypass import NUMBERS, BypassController
 from gcodec.distributed.reduction.coder import BufferCodebooks, Coder
 from gcodec.distributed.reduction.collective_codebooks import CollectiveCodebooks
-from gcodec.distributed.reduction.plan_cache import PlanCache
+from gcodec.distributed.reduction.piece_cache import PieceCache
 from gcodec.distributed.reduction.precompile import rows_alike
 from gcodec.distributed.reduction.refresh import CodebookRefresh
 from gcodec.distributed.reduction.shared_codebooks import SharedCodebooks
@@ -73,7 +73,7 @@ def test_a_new_layer_has_a_codebook_after_the_next_refresh():
 def refreshed(books: SharedCodebooks, rounds: CodebookRefresh, form: int) -> None:
     """Make a step with a layer of this many levels, whose symbols are counted where frames are planned anew."""
     books.prepare([0], FLOAT32.head_bits, form)
-    planned = books.plan_cache.counts or books.layers[0].cycle.current is None
+    planned = books.piece_cache.counts or books.layers[0].cycle.current is None
     books.layers[0].recent[10:20] += np.uint64(100 * planned)
     rounds.end_step(cast(Any, SimpleNamespace(size=1)))
 
@@ -106,7 +106,7 @@ def test_loaded_states_count_in_the_same_steps_as_the_one_that_was_saved():
     for books, rounds in (saved, used, fresh):
         seen.append([])
         for step in range(12):
-            seen[-1].append((books.plan_cache.counts, books.unmade, rounds._histograms.tensor is None))
+            seen[-1].append((books.piece_cache.counts, books.unmade, rounds._histograms.tensor is None))
             refreshed(books, rounds, form=1 if step < 5 else 8)
     assert seen[1] == seen[0]
     assert seen[2] == seen[0]
@@ -231,17 +231,18 @@ def test_predicting_rows_after_precompilation_compiles_nothing(dtype, mode):
 
 
 def test_plans_are_used_again_until_symbols_are_counted_or_the_frame_has_grown():
-    plans = PlanCache()
+    plans = PieceCache()
     made: list[int] = []
-    sizes = iter([1000, 1010, 2000, 2000, 1500, 900, 900])
+    sizes = iter([1000, 1010, 2000, 2000, 1500, 900, 900, 1])
 
     def frame() -> int:
-        return plans.encode("piece", make, lambda plan: next(sizes))
+        return plans.encode(piece, np.empty(0, np.uint8))
 
     def make() -> Any:
         made.append(len(made))
         return made[-1]
 
+    piece: Any = SimpleNamespace(key="piece", predicts=False, plan=make, encode=lambda plan, out: next(sizes))
     steps = [(4, True), (5, True), (6, True), (7, True), (8, True), (9, True)]
     results = []
     for step, has_codebooks in steps:
@@ -253,7 +254,7 @@ def test_plans_are_used_again_until_symbols_are_counted_or_the_frame_has_grown()
     assert plans.counts  # without codebooks, symbols are counted in every step
     plans.forget()
     plans.begin_step(11, True)
-    plans.encode("piece", make, lambda plan: 1)
+    frame()
     assert len(made) == 5
 
 
@@ -276,7 +277,7 @@ def test_predictions_are_not_renewed_for_a_range_of_another_length_or_type(secon
         books.end_step()
         if step == 0:
             books.renew([0], books.take(), 1)
-    assert any(tried is not None for tried in books.prediction_cache._tried.values())
+    assert any(known.tried is not None for known in books.piece_cache._known.values())
 
 
 @pytest.mark.parametrize(

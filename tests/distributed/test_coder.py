@@ -13,7 +13,7 @@ import torch
 import gcodec.distributed as gd
 from gcodec.distributed.gradients import Gradients
 from gcodec.distributed.reduction.coder import BufferCodebooks, Coder
-from gcodec.distributed.reduction.prediction_cache import PieceToEncode, PredictionCache
+from gcodec.distributed.reduction.piece_cache import PieceCache, PieceToEncode
 from gcodec.distributed.reduction.shared_codebooks import Refresh, SharedCodebooks
 from gcodec.distributed.stats import Counters
 from gcodec.dtypes import BY_NAME
@@ -23,8 +23,8 @@ N_VALUES = sum(int(np.prod(shape)) for shape in SHAPES)
 FLOAT32 = BY_NAME["float32"]
 
 
-class Never(PredictionCache):
-    """A prediction cache that predicts nothing."""
+class Never(PieceCache):
+    """A cache that remembers nothing, and so predicts nothing."""
 
     def encode(self, piece: PieceToEncode, out: np.ndarray) -> int:
         return piece.encode(piece.plan(), out)
@@ -94,7 +94,7 @@ def test_related_rows_are_predicted_at_every_step(level):
     for item in (rank, plain):
         item.send(gradients(0, related=True))
         item.refresh()
-    plain.books.prediction_cache = Never()
+    plain.books.piece_cache = Never()
     usual = plain.send(gradients(1, related=True))
     sizes = [rank.send(gradients(seed, related=True)) for seed in range(1, 4)]  # a trial, then from memory
     assert max(sizes) < 0.85 * usual
@@ -104,7 +104,7 @@ def test_related_rows_are_predicted_at_every_step(level):
 @pytest.mark.parametrize("level", [None, 0, 2])
 def test_rows_that_are_no_longer_related_are_no_longer_predicted(level):
     rank, plain = Rank(level), Rank(level)
-    plain.books.prediction_cache = Never()
+    plain.books.piece_cache = Never()
     for item in (rank, plain):
         item.send(gradients(0, related=True))
         item.refresh()
@@ -120,7 +120,7 @@ def test_rows_that_are_no_longer_related_are_no_longer_predicted(level):
 @pytest.mark.parametrize("level", [None, 2])
 def test_rows_that_become_related_are_predicted_with_the_same_codebooks(level):
     rank, plain = Rank(level), Rank(level)
-    plain.books.prediction_cache = Never()
+    plain.books.piece_cache = Never()
     for item in (rank, plain):
         item.send(gradients(0, related=True))
         item.refresh()
@@ -131,7 +131,7 @@ def test_rows_that_become_related_are_predicted_with_the_same_codebooks(level):
 
 def test_rows_stay_predicted_when_finer_levels_make_all_frames_larger():
     rank, plain = Rank(3), Rank(3)
-    plain.books.prediction_cache = Never()
+    plain.books.piece_cache = Never()
     for item in (rank, plain):
         item.send(gradients(0, related=True))
         item.refresh()

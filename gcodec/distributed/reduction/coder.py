@@ -26,7 +26,7 @@ from ...tensors import NUMPY, Values
 from ...threads import n_threads
 from ..stats import Counters
 from .partition import shapes_within
-from .prediction_cache import PieceToEncode
+from .piece_cache import PieceToEncode
 from .shared_codebooks import COUNTING, SharedCodebooks
 
 _DEFAULT = EncoderOptions(exact_if_smaller=False)  #: ranks round their own values without encoding them
@@ -120,12 +120,11 @@ class Coder:
         if self.bit_layout.lossy:
             levels = self._levels(bits, begin, kind)
             request = self._request(values, levels)
-            encode = self._by_plan if self.level_chooser is None else self._perhaps_predicted
-            n_bytes = encode(request, begin, kind, out, rounded)
+            n_bytes = self._encode(request, begin, kind, out, rounded)
             self._give_back(levels)
         else:
             request = drop_common_zeros(self._request(values, NO_LEVELS))
-            n_bytes = self._perhaps_predicted(request, begin, kind, out)
+            n_bytes = self._encode(request, begin, kind, out)
             if rounded is not None:
                 rounded[:] = bits
         self.counters.encode_seconds += perf_counter() - start
@@ -136,37 +135,20 @@ class Coder:
         """Return the request for a range; :meth:`_plan` adds what only planning asks for."""
         return EncodeRequest(values, self.bit_layout, levels, _DEFAULT, threads=self.threads)
 
-    def _perhaps_predicted(
+    def _encode(
         self, request: EncodeRequest, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
     ) -> int:
-        """Encode a range with predicted blocks, if they make it clearly smaller."""
-        shared, values = self.shared, request.values
-        if shared is None or not shared.predicts:
-            return self._by_plan(request, begin, kind, out, rounded)
-        key = begin, kind, len(values.bits), self.dtype.name, shared.key
-        fixed = shared.codebooks.for_frame(self._owners(values, begin))
-        piece = PieceToEncode(
-            key,
-            request._replace(fixed=fixed),
-            lambda: self._shapes(values, begin),
-            lambda: self._plan(request, begin),
-            partial(self._by_plan, request, begin, kind, out, rounded),
-            rounded,
-        )
-        return shared.codebooks.prediction_cache.encode(piece, out)
-
-    def _by_plan(
-        self, request: EncodeRequest, begin: int, kind: int, out: np.ndarray, rounded: np.ndarray | None = None
-    ) -> int:
-        """Encode a range without predicted blocks, by a plan of an earlier step where there is one."""
-
-        def write(plan: FramePlan) -> int:
-            return len(encode_values(request, plan, out, rounded))
-
-        if self.shared is None:
-            return write(self._plan(request, begin))
-        key = begin, kind, len(request.values.bits), request.bit_layout, self.shared.key
-        return self.shared.codebooks.plan_cache.encode(key, lambda: self._plan(request, begin), write)
+        """Encode a range, with what is known of it from earlier steps where ranks share codebooks."""
+        shared, values, plan = self.shared, request.values, partial(self._plan, request, begin)
+        if shared is None:
+            return len(encode_values(request, plan(), out, rounded))
+        key = begin, kind, len(values.bits), self.dtype.name, request.bit_layout, shared.key
+        # Not with fixed mantissa bits, for the reason that _plan gives.
+        predicts = shared.predicts and (self.level_chooser is not None or not self.bit_layout.lossy)
+        if predicts:
+            request = request._replace(fixed=shared.codebooks.for_frame(self._owners(values, begin)))
+        piece = PieceToEncode(key, request, partial(self._shapes, values, begin), plan, rounded, predicts)
+        return shared.codebooks.piece_cache.encode(piece, out)
 
     def round(self, bits: np.ndarray, begin: int, out: np.ndarray) -> None:
         """Write what decoding would return for this rank's own values.

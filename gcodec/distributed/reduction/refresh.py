@@ -90,8 +90,8 @@ class CodebookRefresh:
         spent = self._spent.finish()
         if spent is not None:
             self._record(Spent(*spent.tolist()))
-        plans, of_step = self.codebooks.plan_cache, None
-        if plans.counts:
+        of_step = None
+        if self.codebooks.piece_cache.counts:
             of_step = self.codebooks.end_step()
         self.stats.own_codebooks = self.codebooks.n_unsuited
         if histograms is None and self._due(spent):
@@ -102,13 +102,13 @@ class CodebookRefresh:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self.codebooks.plan_cache.begin_step(self.step, self.renewed >= 0 and not self.codebooks.unmade)
+        self.codebooks.piece_cache.begin_step(self.step, self.renewed >= 0 and not self.codebooks.unmade)
 
     def _due(self, spent: torch.Tensor | None) -> bool:
         """Return True if a refresh is to begin; follows from facts and sums that all ranks have in common."""
         if not self.codebooks.layers or self._histograms.tensor is not None:
             return False
-        if self.codebooks.unmade and not self.codebooks.plan_cache.counts:
+        if self.codebooks.unmade and not self.codebooks.piece_cache.counts:
             return False  # parameters came in a step that was not counted: the next one is, and has histograms of them
         if self.renewed < 0:
             return True

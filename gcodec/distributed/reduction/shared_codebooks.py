@@ -31,8 +31,7 @@ from ...plan.plan import FramePlan
 from ...plan.request import FixedCodebooks
 from ...stream import CodebookCycle, Version
 from ..transport.message import agreement_of
-from .plan_cache import PlanCache
-from .prediction_cache import PredictionCache
+from .piece_cache import PieceCache
 
 FIRST_ID = 1 << 16  #: ids below belong to codebooks that come with gcodec and to streams
 _MAX_CODEBOOKS = 8  #: in a frame
@@ -113,8 +112,8 @@ class SharedCodebooks:
 
     Attributes:
         options: how frames are planned that use these codebooks.
-        prediction_cache: which pieces are smaller with predicted blocks, as long as the codebooks hold.
-        plan_cache: the plans of frames, used again between steps in which symbols are counted.
+        piece_cache: what is known of the pieces of buffers as long as the codebooks hold: plans, which are used again
+            between steps in which symbols are counted, and which pieces are smaller with predicted blocks.
         layers: the counts and the codebook of each parameter, by number.
         paid: bits that this step's symbols have taken so far.
         digest: stands for the codebooks in use; the same on all ranks.
@@ -124,7 +123,7 @@ class SharedCodebooks:
 
     def __init__(self, refresh: Refresh) -> None:
         self.refresh, self.options = refresh, _CODING
-        self.prediction_cache, self.plan_cache = PredictionCache(), PlanCache()
+        self.piece_cache = PieceCache()
         self.layers: dict[int, Layer] = {}
         self.paid = 0.0
         self.digest = 0
@@ -247,8 +246,7 @@ class SharedCodebooks:
     def _remember(self) -> None:
         """Put what depends on the codebooks in use in agreement with them."""
         self._for_frames.clear()
-        self.prediction_cache.forget()
-        self.plan_cache.forget()
+        self.piece_cache.forget()
         versions = [layer.cycle.current for layer in self.layers.values()]
         self._by_hash = {version.codebook.hash: version.codebook for version in versions if version is not None}
         self.digest = agreement_of(*sorted(self._by_hash))
