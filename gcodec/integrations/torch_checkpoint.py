@@ -116,7 +116,8 @@ class CheckpointWriter(_Storage, StorageWriter):
 
         torch.distributed.checkpoint.save(state, storage_writer=CheckpointWriter("run/step-100"))
 
-    A checkpoint in the folder is replaced when the new one is complete.
+    A checkpoint in the folder is replaced when the new one is complete. A CheckpointWarning names what of the old one,
+    or of a save that was killed, cannot be removed then.
 
     Args:
         folder: the folder, or a URL for fsspec; ``checkpoint_id`` takes its place where it is given.
