@@ -37,17 +37,18 @@ from gcodec.demo.models import Transformer
 
 FILE = "experiment-outer.csv"
 COLUMNS = ("mode", "seed", "steps", "every", "loss", "sent_bytes", "of_dense", "longest_bytes", "stepwise_bytes")
-RANKS, SEEDS, STEPS, EVERY, QUICK_STEPS = 2, 3, 200, 20, 8
+RANKS, SEEDS, STEPS, EVERY = 2, 3, 200, 20
+QUICK_STEPS, QUICK_EVERY = 24, 12
 CONTEXT, BATCH, TEXT, HELD_OUT = 64, 8, 400_000, 64
 STEPWISE, DENSE = "average gradients at every step", "dense"
-PARTS = 4
+PARTS, OVERLAP = 4, 2  #: parts that take turns; steps while an exchange goes on
 
 
 class Setting(NamedTuple):
     """A mode, made of the outer optimizer, and the parts that take turns."""
 
     mode: Callable[[torch.optim.Optimizer], Any]
-    parts: int = 1
+    parts: int | gd.Streaming = 1
 
 
 SETTINGS: dict[str, Setting | None] = {
@@ -68,6 +69,8 @@ SETTINGS: dict[str, Setting | None] = {
     "TopK(0.03, mantissa_bits=1)": Setting(lambda outer: TopK(0.03, mantissa_bits=1)),
     "TopK(0.1, mantissa_bits=1)": Setting(lambda outer: TopK(0.1, mantissa_bits=1)),
     f'"int4", parts={PARTS}': Setting(lambda outer: "int4", PARTS),
+    f'"int4", parts=Streaming({PARTS}, {OVERLAP})': Setting(lambda outer: "int4", gd.Streaming(PARTS, OVERLAP)),
+    f'"int4", parts=Streaming({PARTS}, {OVERLAP}, 0)': Setting(lambda outer: "int4", gd.Streaming(PARTS, OVERLAP, 0)),
 }
 
 
@@ -201,10 +204,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of every mode ({SEEDS})")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"inner steps of every training ({STEPS})")
     parser.add_argument("--every", type=int, default=EVERY, help=f"inner steps between exchanges ({EVERY})")
-    parser.add_argument("--quick", action="store_true", help=f"1 seed, {QUICK_STEPS} steps, an exchange every 4")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"1 seed, {QUICK_STEPS} steps, an exchange every {QUICK_EVERY}"
+    )
     parser.add_argument("--out", type=Path, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
-    seeds, steps, every = (1, QUICK_STEPS, 4) if options.quick else (options.seeds, options.steps, options.every)
+    seeds, steps, every = (
+        (1, QUICK_STEPS, QUICK_EVERY) if options.quick else (options.seeds, options.steps, options.every)
+    )
     path = (options.out or (CACHE / "quick" if options.quick else RESULTS)) / FILE
     jobs = [(name, seed) for seed in range(seeds) for name in SETTINGS]
     write_table(path, COLUMNS, measured(jobs, steps, every))

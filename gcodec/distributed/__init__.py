@@ -31,6 +31,7 @@ from .reduction.bypass import Bypass as Bypass
 from .reduction.shared_codebooks import Refresh as Refresh
 from .stats import log_to as log_to
 from .stats_log import StatsLog as StatsLog
+from .streaming import Streaming as Streaming
 from .transport.jobs import Future as Future
 from .transport.lane import close_lanes as close_lanes
 from .visible import Visible as Visible
@@ -56,6 +57,7 @@ __all__ = [
     "NearLossless",
     "Refresh",
     "StatsLog",
+    "Streaming",
     "Visible",
     "WeightBroadcast",
     "allreduce",

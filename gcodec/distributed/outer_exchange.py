@@ -7,7 +7,7 @@ every rank contributions plus the residual are the sum of its outer gradients; w
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..averaging.feedback import ErrorFeedback
 from ..averaging.state import SHAPED
 from ..compressors.codec_frames import Frames
 from ..compressors.contract import Compressor, Memory, Request, wide
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_int
 from .visible import Visible
 
 
@@ -44,6 +44,55 @@ def outer_plan(mode: Any) -> CompressionPlan | None:
             f"{plan.feedback!r:.80}"
         )
     return plan
+
+
+class OverlappedExchange:
+    """An exchange that goes on while inner steps are taken, until its outer step is due.
+
+    Args:
+        numbers: of the parameters that are exchanged.
+        due: the inner step, counted from the training's beginning, that takes the outer step.
+        wait: waits for the averages and returns them; raises what the exchange raised.
+    """
+
+    def __init__(self, numbers: Sequence[int], due: int, wait: Callable[[], list[torch.Tensor]]) -> None:
+        self.numbers, self.due = list(numbers), due
+        self._wait: Callable[[], list[torch.Tensor]] = wait
+        self._averages: list[torch.Tensor] | None = None
+
+    def averages(self) -> list[torch.Tensor]:
+        """Return the averages of the outer gradients, in the order of ``numbers``; waits for them the first time."""
+        if self._averages is None:
+            self._averages = self._wait()
+        return self._averages
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what :meth:`of_state` needs, the same on all ranks; waits for the averages."""
+        averages = [average.clone() for average in self.averages()]
+        return {"numbers": list(self.numbers), "due": self.due, "averages": averages}
+
+    @classmethod
+    def of_state(cls, state: Any, params: Sequence[torch.Tensor]) -> OverlappedExchange:
+        """Return an exchange whose averages a :meth:`state_dict` holds.
+
+        Args:
+            state: what :meth:`state_dict` returned.
+            params: the parameters.
+
+        Raises:
+            InvalidArgument: it is not one of these parameters.
+        """
+        state = state if isinstance(state, Mapping) else {}
+        numbers, averages = state.get("numbers"), state.get("averages")
+        if not isinstance(numbers, list) or not isinstance(averages, list) or len(numbers) != len(averages):
+            raise InvalidArgument("the overlapped exchange must have the numbers of parameters and as many averages")
+        last, kept = len(params) - 1, []
+        for number, average in zip(numbers, averages, strict=True):
+            param = params[check_int("the number of an average's parameter", number, 0, last)]
+            if not torch.is_tensor(average) or (average.shape, average.dtype) != (param.shape, param.dtype):
+                raise InvalidArgument(f"the average of parameter {number} must have that parameter's shape and type")
+            kept.append(average.to(param.device, copy=True))
+        return cls(numbers, check_int("due", state.get("due"), 1), lambda: kept)
 
 
 class OuterExchange:

@@ -115,12 +115,132 @@ def law() -> list[int]:
     return results
 
 
-def conservation(mode: str) -> tuple[list[int], float]:
+def overlapped_law(mixing: float) -> list[int]:
+    """Check that an exchange that overlaps with steps is of the parameters at its beginning, and that the outer step is
+    taken when it is due: bit for bit the outer optimizer's, mixed with the rank's own. Return checksums of the
+    parameters after each outer step, as ranks share them."""
+    run = Run("lossless", every=9, parts=gd.Streaming(3, 2, mixing), smallest=1)
+    copies = [nn.Parameter(item.detach().clone()) for item in run.params]
+    outer = torch.optim.SGD(copies, **NESTEROV)
+    results, turn = [], list[int]()
+    for number in range(20):
+        run.step(number)
+        gradients = [item.grad.clone() for item in run.params if item.grad is not None]
+        own = [item.detach().clone() for item in run.params]
+        begins, ends = number % 3 == 2, number > 2 and number % 3 == 1
+        if begins:
+            turn = run.diloco._turns[number // 3 % 3]
+            for index, copy in enumerate(copies):
+                everywhere = [torch.empty_like(copy) for _ in range(size())]
+                dist.all_gather(everywhere, own[index])
+                copy.grad = dense_sum([copy.detach() - there for there in everywhere], True) if index in turn else None
+        assert run.diloco.step() == ends
+        if ends:
+            outer.step()
+            results.append(crc([item.detach() for item in copies]))
+        for index, (item, anchor) in enumerate(zip(run.params, run.diloco._anchors, strict=True)):
+            assert torch.equal(anchor, copies[index])
+            mixed = torch.lerp(anchor, own[index], mixing) if ends and index in turn else own[index]
+            assert torch.equal(item, mixed)
+        kept = [item.grad for item in run.params if item.grad is not None]
+        assert all(torch.equal(item, before) for item, before in zip(kept, gradients, strict=True))
+    return results
+
+
+def ahead() -> int:
+    """Check that a rank goes on while others have not come to the exchange yet, and return a checksum of what ranks
+    share after the outer step. Where a rank waited for it, that would be an error after the timeout."""
+    run, waited = (
+        Run("2 bits", every=2, parts=gd.Streaming(1, 1), group=dist.new_group(), timeout=timedelta(seconds=20)),
+        False,
+    )
+    for turn in range(size()):
+        if turn == rank():
+            for number in range(2):
+                run.step(number)
+                try:
+                    assert not run.diloco.step()
+                except gcodec.PeerError:
+                    waited = True
+            run.step(2)
+        dist.barrier()
+    assert not waited
+    assert run.diloco.step()
+    return crc(run.diloco._anchors)
+
+
+def flushed_amid() -> tuple[int, bool]:
+    """Check that a flush applies the exchange that has begun, and return a checksum of the parameters, and whether a
+    state still holds an exchange."""
+    run = Run("2 bits", every=6, parts=gd.Streaming(3, 1))
+    for number in range(4):
+        run.step(number)
+        run.diloco.step()
+    before = [item.clone() for item in run.diloco._anchors]
+    assert run.diloco.state_dict()["version"] == 2
+    turn = run.diloco._turns[1]
+    applied: list[list[bool]] = []
+    run.diloco.optimizer.register_step_pre_hook(
+        lambda *_: applied.append([item.grad is not None for item in run.params])
+    )
+    run.diloco.flush()
+    assert applied == [[index in turn for index in range(len(before))], [True] * len(before)]
+    assert all(torch.equal(item, anchor) for item, anchor in zip(run.params, run.diloco._anchors, strict=True))
+    return run.crc(), "overlapped" in run.diloco.state_dict()
+
+
+def resumed_otherwise(overlap_steps: int) -> tuple[int, bool]:
+    """Check that an exchange that a state holds is applied, when it is due or at the latest ahead of the next one, by a
+    loop that has other parts and overlaps. Return a checksum of what ranks share, and whether it has been applied."""
+    run = Run("2 bits", every=12, parts=gd.Streaming(2, 5))
+    for number in range(7):
+        run.step(number)
+        run.diloco.step()
+    state = run.diloco.state_dict()
+    again = Run("2 bits", every=9, parts=gd.Streaming(1, overlap_steps), group=dist.new_group())
+    again.model.load_state_dict(run.model.state_dict())
+    again.diloco.load_state_dict(state)
+    assert torch.equal(again.diloco._anchors[0], state["anchors"][0])
+    again.step(7)
+    assert not again.diloco.step()
+    again.step(8)
+    return crc(again.diloco._anchors), again.diloco.step()
+
+
+def silent() -> str:
+    """Return what a rank hears at the step that ends an exchange to which the last rank never comes, and check that
+    the parameters are then those of the last outer step."""
+    Run(
+        "lossless", every=3, parts=gd.Streaming(1, 2), group=dist.new_group(), smallest=1
+    )  # so that the next one is soon made
+    dist.barrier()
+    run = Run(
+        "lossless", every=3, parts=gd.Streaming(1, 2), group=dist.new_group(), timeout=timedelta(seconds=3), smallest=1
+    )
+    heard, own = "", 0
+    if rank() < size() - 1:
+        for number in range(4):
+            run.step(number)
+            assert not run.diloco.step()
+        run.step(4)
+        own = run.crc()
+        try:
+            run.diloco.step()
+        except gcodec.PeerError as error:
+            heard = str(error)
+    dist.barrier()
+    if heard:
+        assert run.crc() == crc(run.diloco._anchors) != own
+        assert "overlapped" not in run.diloco.state_dict()
+    return heard
+
+
+def conservation(mode: str, overlap_steps: int = 0) -> tuple[list[int], float]:
     """Check that what was sent plus the residual is what was to be sent, on every rank and for every value.
 
     In a round, bit for bit; over rounds, up to the rounding of one addition in each.
     """
-    run = Run(mode, lr=2e-5)
+    run = Run(mode, lr=2e-5, parts=gd.Streaming(1, overlap_steps))
     exchange = run.diloco._kept_back
     assert exchange is not None and len(run.params) >= 3
     setting = exchange.averager.plan.compressor
@@ -134,9 +254,10 @@ def conservation(mode: str) -> tuple[list[int], float]:
     checksums = []
     for number in range(12):
         run.step(number)
-        gradients = [copy.detach() - item.detach() for item, copy in zip(run.params, copies, strict=True)]
-        before = [exchange.averager.residual(str(index)) for index in range(len(copies))]
-        before = [None if residual is None else residual.clone() for residual in before]
+        if number % 3 == 2:  # an exchange begins
+            gradients = [copy.detach() - item.detach() for item, copy in zip(run.params, copies, strict=True)]
+            found = [exchange.averager.residual(str(index)) for index in range(len(copies))]
+            before = [None if residual is None else residual.clone() for residual in found]
         if not run.diloco.step():
             continue
         for index, (gradient, copy) in enumerate(zip(gradients, copies, strict=True)):
@@ -163,14 +284,16 @@ def conservation(mode: str) -> tuple[list[int], float]:
             dist.all_gather(everywhere, contribution)
             copy.grad = dense_sum(everywhere, True)
         outer.step()
+        anchors = run.diloco._anchors
         if isinstance(setting, gd.Visible):
-            assert all(torch.equal(item, copy) for item, copy in zip(run.params, copies, strict=True))
+            assert all(torch.equal(item, copy) for item, copy in zip(anchors, copies, strict=True))
         else:  # which round sums once more: what that takes is in a residual
-            assert all(torch.allclose(item, copy, atol=1e-6) for item, copy in zip(run.params, copies, strict=True))
+            assert all(torch.allclose(item, copy, atol=1e-6) for item, copy in zip(anchors, copies, strict=True))
             with torch.no_grad():
-                for item, copy in zip(run.params, copies, strict=True):
+                for item, copy in zip(anchors, copies, strict=True):
                     copy.copy_(item)
-        checksums.append(run.crc())
+        assert overlap_steps or run.crc() == crc(anchors)
+        checksums.append(crc(anchors))
     return checksums, exchange.share
 
 
@@ -228,9 +351,11 @@ def train(mode: str, narrow: bool = False, steps: int = 18) -> tuple[int, float,
     return run.crc(), sum(losses[:5]) / 5, sum(losses[-5:]) / 5, run.diloco.stats()["ratio"]
 
 
-def resume(mode: str, parts: int = 1) -> bool:
-    """Check that a run that is interrupted in the middle of a round goes on as if it had not been."""
-    run = Run(mode, lr=2e-4, smallest=1000, parts=parts)
+def resume(mode: str, parts: int = 1, overlap_steps: int = 0, every: int = 3) -> bool:
+    """Check that a run that is interrupted in the middle of a round, and where exchanges overlap with steps in the
+    middle of one, goes on as if it had not been."""
+    options: dict[str, Any] = {"parts": gd.Streaming(parts, overlap_steps), "every": every}
+    run = Run(mode, lr=2e-4, smallest=1000, **options)
     saved = io.BytesIO()
     for number in range(12):
         if number == 7:
@@ -239,10 +364,11 @@ def resume(mode: str, parts: int = 1) -> bool:
                 "inner": run.inner.state_dict(),
                 "diloco": run.diloco.state_dict(),
             }
+            assert ("overlapped" in state["diloco"]) == (overlap_steps > 0)
             torch.save(state, saved)
         run.step(number)
         run.diloco.step()
-    again = Run(mode, lr=2e-4, smallest=1000, parts=parts)
+    again = Run(mode, lr=2e-4, smallest=1000, **options)
     loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
     again.model.load_state_dict(loaded["model"])
     again.inner.load_state_dict(loaded["inner"])
@@ -250,17 +376,22 @@ def resume(mode: str, parts: int = 1) -> bool:
     for number in range(7, 12):
         again.step(number)
         again.diloco.step()
-    return run.crc() == again.crc()
+    return (run.crc(), crc(run.diloco._anchors)) == (again.crc(), crc(again.diloco._anchors))
 
 
-def corrupted(culprit: int, mode: str) -> tuple[str, bool]:
+def corrupted(culprit: int, mode: str, overlap_steps: int = 0) -> tuple[str, bool]:
     """Return what step() raises when one rank's messages are damaged, and whether all is as after the last round."""
-    run = Run(mode, every=1, lr=1e-4, group=dist.new_group(), smallest=1, timeout=timedelta(seconds=20))
-    run.step(0)
-    run.diloco.step()
-    before, residual = run.crc(), crc_of_residual(run)
+    options: dict[str, Any] = {"every": 1 + overlap_steps, "parts": gd.Streaming(1, overlap_steps)}
+    run = Run(mode, lr=1e-4, group=dist.new_group(), smallest=1, timeout=timedelta(seconds=20), **options)
+    for number in range(1 + 2 * overlap_steps):
+        run.step(number)
+        run.diloco.step()
+    before, residual = crc(run.diloco._anchors), crc_of_residual(run)
     damage = {"lossless": lambda: sabotage("payload"), "visible": last_payload_damaged, "2 bits": last_result_damaged}
     undo = damage[mode]() if rank() == culprit else None
+    for number in range(overlap_steps):  # up to where the next exchange begins, and on
+        run.step(number)
+        assert not run.diloco.step()
     run.step(1)
     try:
         run.diloco.step()
@@ -355,6 +486,7 @@ def grown() -> str:
 def refusals() -> None:
     """Check that senseless arguments are refused."""
     real = torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)
+    pair = torch.optim.SGD([nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))], lr=1.0)
     waves = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.complex64))], lr=1.0)
     narrow = torch.optim.SGD([nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))], lr=1.0)
     mesh = init_device_mesh("cpu", (size(),))
@@ -379,6 +511,13 @@ def refusals() -> None:
         lambda: gd.DiLoCo(real, 3, parts=2),
         lambda: gd.DiLoCo(real, 2, parts=2),  # of one parameter
         lambda: gd.DiLoCo(real, 2, parts=0),
+        lambda: gd.DiLoCo(real, 3, parts=gd.Streaming(1, 3)),
+        lambda: gd.DiLoCo(pair, 4, parts=gd.Streaming(2, 2)),
+        lambda: gd.Streaming(1, -1),
+        lambda: gd.Streaming(0),
+        lambda: gd.Streaming(1, 1, 1.0),
+        lambda: gd.Streaming(1, 1, float("nan")),
+        lambda: gd.DiLoCo(real, 3, parts=gd.Streaming(1, 1), mode=gd.NearLossless(real)),
         lambda: gd.Visible(mantissa_bits=0),
         lambda: gd.DiLoCo(waves, 1),
         lambda: gd.DiLoCo(real, 1).load_state_dict({"version": 2}),
@@ -393,7 +532,20 @@ def refusals() -> None:
     loop = gd.DiLoCo(real, 1)
     state = loop.state_dict()
     moved = {**state, "steps": 7, "anchors": [anchor + 1 for anchor in state["anchors"]]}
-    for bad in ({**state, "steps": -1}, {**moved, "steps": True}, {**moved, "optimizer": {}}):
+    amid = {**moved, "version": 2}
+    average: dict[str, Any] = {"numbers": [0], "due": 9, "averages": [torch.ones(3)]}
+    for bad in (
+        {**state, "steps": -1},
+        {**moved, "steps": True},
+        {**moved, "optimizer": {}},
+        amid,
+        {**amid, "overlapped": None},
+        {**amid, "overlapped": {**average, "numbers": [1]}},
+        {**amid, "overlapped": {**average, "numbers": []}},
+        {**amid, "overlapped": {**average, "due": 0}},
+        {**amid, "overlapped": {**average, "averages": [torch.ones(2)]}},
+        {**amid, "overlapped": {**average, "averages": [1.0]}},
+    ):
         try:
             loop.load_state_dict(bad)
         except gcodec.InvalidArgument:

@@ -30,9 +30,31 @@ def test_parameters_of_any_strides_are_the_same_on_all_ranks_from_the_start(rank
     assert len(set(agreed(ranks.run(cases.strided)))) == 3
 
 
+@pytest.mark.parametrize("mixing", [0.0, 0.5, 0.75])
+def test_an_overlapped_exchange_is_of_the_parameters_at_its_beginning_and_applied_when_due(ranks, mixing):
+    assert len(set(agreed(ranks.run(cases.overlapped_law, mixing=mixing)))) == 6
+
+
+@with_sizes(2, 3)
+def test_inner_steps_go_on_while_other_ranks_have_not_come_to_the_exchange(ranks):
+    agreed(ranks.run(cases.ahead))
+
+
+def test_a_flush_applies_the_exchange_that_has_begun_and_leaves_none(ranks):
+    _, is_amid = agreed(ranks.run(cases.flushed_amid))
+    assert not is_amid
+
+
+@with_sizes(2, 3)
+def test_a_rank_that_never_comes_is_an_error_where_the_exchange_is_due(ranks):
+    *heard, _ = ranks.run(cases.silent)
+    assert all("rank" in text for text in heard)
+
+
+@pytest.mark.parametrize("overlap_steps", [0, 1, 2])
 @pytest.mark.parametrize("mode", ["visible", "visible, rounded", "2 bits", "topk"])
-def test_what_was_sent_and_what_stays_in_the_residual_is_what_was_to_be_sent(ranks, mode):
-    results = ranks.run(cases.conservation, mode=mode)
+def test_what_was_sent_and_what_stays_in_the_residual_is_what_was_to_be_sent(ranks, mode, overlap_steps):
+    results = ranks.run(cases.conservation, mode=mode, overlap_steps=overlap_steps)
     agreed([checksums for checksums, _ in results])
     for _, share in results:
         assert 0 < share < 0.9
@@ -95,6 +117,17 @@ def test_a_run_of_diloco_resumed_between_the_turns_of_parts_is_the_uninterrupted
     assert all(ranks.run(cases.resume, mode=mode, parts=3))
 
 
+@pytest.mark.parametrize("mode", ["lossless", "2 bits", "qsgd"])
+@pytest.mark.parametrize("options", [{"every": 9, "parts": 3}, {"every": 3}])
+def test_a_run_of_diloco_resumed_in_the_middle_of_an_exchange_is_the_uninterrupted_run(ranks, mode, options):
+    assert all(ranks.run(cases.resume, mode=mode, overlap_steps=2, **options))
+
+
+@pytest.mark.parametrize("overlap_steps", [0, 2])
+def test_an_exchange_that_a_state_holds_is_applied_before_the_next_one_begins(ranks, overlap_steps):
+    assert agreed(ranks.run(cases.resumed_otherwise, overlap_steps=overlap_steps))[1]
+
+
 @pytest.mark.parametrize("mode", ["lossless", "visible", "2 bits", "qsgd"])
 @with_sizes(3)
 def test_ranks_go_on_after_one_has_left(ranks, mode):
@@ -108,10 +141,12 @@ def test_a_rank_that_joins_takes_turns_with_the_others(ranks, mode):
     assert len(agreed(ranks.run(cases.joined, mode=mode))) == 9
 
 
+@pytest.mark.parametrize("overlap_steps", [0, 1])
 @pytest.mark.parametrize("mode", ["lossless", "visible", "2 bits"])
 @with_sizes(2, 3)
-def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks, mode):
-    for heard, unchanged in ranks.run(cases.corrupted, culprit=ranks.size - 1, mode=mode):
+def test_a_fault_during_an_outer_step_leaves_the_last_one(ranks, mode, overlap_steps):
+    case = {"culprit": ranks.size - 1, "mode": mode, "overlap_steps": overlap_steps}
+    for heard, unchanged in ranks.run(cases.corrupted, **case):
         assert "rank" in heard
         assert unchanged
 
