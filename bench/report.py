@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import array_tables, codec_tables, contests, costs, front_page, sections, targets
-from bench.cluster import drops, fsdp, layerwise, scaling
+from bench.cluster import drops, fsdp, layerwise, minilm_steps, scaling
 from bench.cluster import tables as cluster
 from bench.experiments import accuracy, gcomp, gcomp_drops, gradzip, gravac_bits, gravac_tables, outer
 from bench.experiments.lgreco import sections as lgreco
@@ -277,6 +277,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     **minilm.PLACES,
     "lgreco-measured": (layerwise.table, layerwise.FILE),
     "gcomp-cluster-drops": (drops.table, drops.FILE),
+    "minilm-steps": (minilm_steps.table, minilm_steps.FILE),
     "fsdp-table": (fsdp.table, fsdp.FILE),
     **scaling.PLACES,
 }

@@ -36,6 +36,7 @@ PARTS = (
     ("accuracies", False),
     ("step_costs", False),
     ("drops", False),
+    ("minilm_steps", False),
     ("fsdp", False),
 )
 

@@ -38,6 +38,7 @@ class Sweep:
         rates: of the bed.
         trainings: of all models that ``--model`` may name; those of ``usual`` run without it.
         quick: the only training, at the first rate only, to try it out.
+        prepare: called before the first training, for what workers cannot do, who reach each other only.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Sweep:
     trainings: tuple[Training, ...]
     usual: tuple[str, ...]
     quick: Training
+    prepare: Callable[[], object] = lambda: None
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run the command line."""
@@ -58,6 +60,7 @@ class Sweep:
             print(f"skipped: {reason}")
             return 0
         clean_up_when_told_to_end()
+        self.prepare()
         rows = self.kept(options) if options.add else []
         for training, rate in self.chosen(options):
             result = train(training.model, rate, training.steps, 1, self.methods, training.small, training.more)
@@ -89,7 +92,8 @@ class Sweep:
         parser = argparse.ArgumentParser(prog=f"python -m bench.cluster.{self.name}", description=self.summary)
         models = [training.model for training in self.trainings]
         parser.add_argument("--model", action="append", choices=models, help=f"of these only ({_listed(self.usual)})")
-        parser.add_argument("--rate", action="append", choices=RATES, help=f"at these only ({_listed(self.rates)})")
+        known = tuple(dict.fromkeys((*self.rates, *RATES)))
+        parser.add_argument("--rate", action="append", choices=known, help=f"at these only ({_listed(self.rates)})")
         steps = ", ".join(dict.fromkeys(str(training.steps) for training in self.trainings))
         parser.add_argument("--steps", type=int, help=f"of each method ({steps})")
         parser.add_argument("--add", action="store_true", help="keep the rows of other models and rates")

@@ -39,6 +39,10 @@ from bench.cluster.counters import traffic
 from bench.cluster.gpt import PLAN as GPT_PLAN
 from bench.cluster.gpt import QUICK_PLAN as QUICK_GPT_PLAN
 from bench.cluster.gpt import gpt_task
+from bench.cluster.minilm import NAME as MINILM
+from bench.cluster.minilm import PLAN as MINILM_PLAN
+from bench.cluster.minilm import QUICK_PLAN as QUICK_MINILM_PLAN
+from bench.cluster.minilm import minilm_task
 from bench.cluster.team import cores
 from bench.experiments.gradzip import Setting, of_ratio
 from bench.experiments.gravac_methods import METHODS as GRAVAC
@@ -98,7 +102,7 @@ PLAIN_COMPRESSORS: dict[str, Compressor | str] = {
     "Top-k 1 %": TopK(0.01),
 }
 DECISIONS = 10  #: of L-GreCo in a training
-BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0, "gpt": 4.0}  #: a handful of buckets per step
+BUCKET_MB = {"cnn": 1.0, "transformer": 4.0, "lstm": 4.0, "gpt": 4.0, MINILM: 25.0}  #: a handful of buckets per step
 
 
 def _powersgd(shape: tuple[int, ...], ratio: float) -> PowerSGD:
@@ -171,7 +175,8 @@ class Run:
 def begin(name: str, model: str, plan: TrainingPlan, seed: int, steps: int) -> Run:
     """Return a run of a method (or ``control 1`` and so on), before its first of so many steps."""
     torch.manual_seed(seed)
-    task = gpt_task(plan) if model == "gpt" else TASKS[model](plan)
+    tasks = {**TASKS, "gpt": gpt_task, MINILM: lambda _: minilm_task()}
+    task = tasks[model](plan)
     if name.startswith(CONTROL):
         perturb(task.model, int(name.split()[-1]))
     group = dist.new_group(backend="gcodec") if name == GROUP else None
@@ -316,7 +321,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(threads_here())
     dist.init_process_group("gloo", timeout=timedelta(minutes=10))
-    plans = QUICK_PLANS | {"gpt": QUICK_GPT_PLAN} if options.quick else PLANS | {"gpt": GPT_PLAN}
+    plans = PLANS | {"gpt": GPT_PLAN, MINILM: MINILM_PLAN}
+    if options.quick:
+        plans = QUICK_PLANS | {"gpt": QUICK_GPT_PLAN, MINILM: QUICK_MINILM_PLAN}
     plan = plans[options.model]
     plan = replace(plan, batch=options.batch or plan.batch)
     names = options.method or [FP32, FP16, BF16, LOSSLESS, NEAR, f"{CONTROL} 1", f"{CONTROL} 2"]

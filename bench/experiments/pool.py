@@ -53,13 +53,14 @@ def fill(
     work: Callable[[Job], list[object]],
     minutes: float,
     processes: int = PROCESSES,
+    others: Sequence[list[object]] = (),
 ) -> None:
     """Train what ``rows`` lack of ``every`` job, a row each, and write the table, in the order of jobs, after each, so
-    that what has ended is kept."""
+    that what has ended is kept; ``others`` are rows that it begins with."""
     for job, row in results_of([job for job in every if job not in rows], work, minutes, processes):
         print(*row, flush=True)
         rows[job] = row
-        write_table(path, columns, [rows[item] for item in every if item in rows])
+        write_table(path, columns, [*others, *(rows[item] for item in every if item in rows)])
 
 
 def _timed(work: Callable[[Job], Result], job: Job) -> tuple[float, Result]:

@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 import zipfile
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,15 +22,18 @@ import torch
 from torch import nn
 
 from bench import pictures
+from bench.cluster import minilm_steps
+from bench.cluster.runs import IGNORED
 from bench.experiments.accuracy import CONTROL, DENSE
 from bench.experiments.gcomp_drops import ALL, FP32
 from bench.experiments.gcomp_drops import DENSE as WITHOUT
 from bench.experiments.minilm import __main__ as minilm
+from bench.experiments.minilm import fine_tuning, sentences, tables, trainings
 from bench.experiments.minilm import pictures as minilm_pictures
-from bench.experiments.minilm import sentences, tables, trainings
 from bench.experiments.minilm.model import RENAMED, Embeddings, SentenceClassifier, Size, renamed
 from bench.experiments.minilm.sentences import Examples, pieces, rated, tokens_of, words
-from gcodec.benchmark.csv_tables import write_table
+from bench.experiments.pool import Job, fill
+from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.benchmark.settings import LOSSLESS, NEAR_LOSSLESS
 from gcodec.recorder import read_dump
 
@@ -50,7 +54,7 @@ def problem(monkeypatch):
     tokens = torch.randint(1, SMALL.vocabulary, (40, 10), generator=random)
     tokens[::2, 6:] = 0
     few = Examples(tokens, tokens[:, 0] % 2)
-    monkeypatch.setattr(trainings, "examples", lambda: (few, few))
+    monkeypatch.setattr(fine_tuning, "examples", lambda: (few, few))
     return replace(trainings.PROBLEM, model=small_model, batch=4)
 
 
@@ -212,6 +216,7 @@ def test_tables_and_pictures_are_made_of_dumps(problem, tmp_path):
     near[4] = str(float(str(row[4])) + 2)
     made["recorded"] = [row]
     made["trainings"] = [row, near, [*near[:2], 7, *near[3:]]]  # no dense one of seed 7
+    made["trainings"] += [[*one[:3], 9, *one[4:]] for one in (near, row)]  # longer ones
     for name, rows in made.items():
         write_table(tmp_path / tables.FILES[name], tables.COLUMNS[name], rows)
     assert {row[0] for row in made["sizes"]} == {ALL, WITHOUT}
@@ -222,10 +227,14 @@ def test_tables_and_pictures_are_made_of_dumps(problem, tmp_path):
         assert (tmp_path / file).exists()
         assert len(make(tmp_path)) > 3
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables.trainings(tmp_path)]
-    assert cells[2][:2] == [FP32.replace("float", "fp"), "1"]
-    assert cells[3][:3] == [NEAR_LOSSLESS, "1", "25.0"]
-    assert cells[3][3].startswith("+2.0")
-    assert cells[3][4] == "0.5"
+    assert cells[2][:3] == ["2", FP32.replace("float", "fp"), "1"]
+    assert cells[3][:4] == ["2", NEAR_LOSSLESS, "1", "25.0"]
+    assert cells[3][4].startswith("+2.0")
+    assert cells[3][5] == "0.5"
+    assert [line[:3] for line in cells[4:6]] == [["9", line[1], "1"] for line in cells[3:1:-1]]
+    assert cells[4][3:] == cells[3][3:]
+    write_table(tmp_path / minilm_steps.FILE, minilm_steps.COLUMNS, minilm_steps.rows_of(timed()))
+    assert len(minilm_steps.table(tmp_path)) == 2 + len(minilm_steps.METHODS) + 2
     for name in minilm_pictures.PICTURES:
         assert pictures.draw(name, tmp_path, tmp_path).stat().st_size > 1000
     for drawn in minilm_pictures.draw(recording.folder, tmp_path):
@@ -233,6 +242,46 @@ def test_tables_and_pictures_are_made_of_dumps(problem, tmp_path):
     first = {(trainings.NAME, DENSE, 0): [str(cell) for cell in row]}
     assert minilm.kept(tmp_path / tables.FILES["trainings"], list(first), 2) == first
     assert minilm.kept(tmp_path / tables.FILES["trainings"], list(first), 3) == {}
+    assert [row[3] for row in minilm.others_of(tmp_path / tables.FILES["trainings"], 2)] == ["9", "9"]
+    assert len(minilm.others_of(tmp_path / tables.FILES["trainings"], 3)) == 5
+
+
+def timed() -> dict[str, Any]:
+    """Return a result of the bed, whose methods take 1, 2, 3 ... times as long, and in whose first steps all take as
+    long."""
+    runs = {
+        name: {
+            "seconds": [9.0] * IGNORED + [0.1 * (1 + number) * (1 + step) for step in range(4)],
+            "sent": [100] * IGNORED + [1_000_000 // (1 + number)] * 4,
+            "processor": [9.0] * IGNORED + [0.05] * 4,
+        }
+        for number, name in enumerate(minilm_steps.METHODS)
+    }
+    return {"model": "minilm", "workers": 2, "rate": "100mbit", "batch": 8, "runs": runs}
+
+
+def test_steps_are_compared_with_those_beside_them_once_they_have_settled(tmp_path):
+    write_table(tmp_path / minilm_steps.FILE, minilm_steps.COLUMNS, minilm_steps.rows_of(timed()))
+    rows = {row["method"]: row for row in read_table(tmp_path / minilm_steps.FILE)[1]}
+    assert [float(row["of_fp32"]) for row in rows.values()] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert [float(row["of_bf16"]) for row in rows.values()] == [0.5, 1.0, 1.5, 2.0, 2.5]
+    assert [row["bytes_of_fp32"] for row in rows.values()] == ["1.0000", "0.5000", "0.3333", "0.2500", "0.2000"]
+    first = rows[minilm_steps.METHODS[0]]
+    assert (first["steps"], first["step_seconds"], first["processor_seconds"]) == ("4", "0.2500", "0.0500")
+    assert first["line_share"] == "0.3200"  # 8 million bits in a quarter of a second
+
+
+def test_trainings_of_other_lengths_are_kept(tmp_path):
+    """A file's rows of other lengths come first."""
+    job = (trainings.NAME, DENSE, 0)
+    fill(tmp_path / "x.csv", ("number",), [job], {job: [3]}, lambda _: [0], 1, 1, [[1], [2]])
+    assert not (tmp_path / "x.csv").exists()  # nothing was trained
+    fill(tmp_path / "x.csv", ("number",), [job], {}, length_of, 1, 1, [[1], [2]])
+    assert [row["number"] for row in read_table(tmp_path / "x.csv")[1]] == ["1", "2", "3"]
+
+
+def length_of(job: Job) -> list[object]:
+    return [len(job)]
 
 
 def test_the_last_column_of_sizes_weighs_parts_as_bert_base_has_them(tmp_path):

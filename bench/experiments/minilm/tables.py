@@ -70,16 +70,18 @@ def sizes(results: Path) -> list[str]:
 
 
 def trainings(results: Path) -> list[str]:
-    """Return loss and accuracy of each method less those of the dense training of the same seed."""
+    """Return loss and accuracy of each method less those of the dense training of the same seed and length."""
     comments, rows = read_table(results / FILES["trainings"])
-    dense = {row["seed"]: row for row in rows if row["method"] == DENSE}
+    dense = {(row["steps"], row["seed"]): row for row in rows if row["method"] == DENSE}
     lines = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-        pairs = [(row, dense[row["seed"]]) for row in rows if row["method"] == method and row["seed"] in dense]
+    for steps, method in dict.fromkeys((row["steps"], row["method"]) for row in rows):
+        own = [row for row in rows if (row["steps"], row["method"]) == (steps, method)]
+        pairs = [(row, dense[steps, row["seed"]]) for row in own if (steps, row["seed"]) in dense]
         if pairs:
             wire = f"{100 * fmean(float(row['wire_of_fp32']) for row, _ in pairs):.1f}"
-            lines.append([method, str(len(pairs)), wire, *_beside_dense(pairs)])
+            lines.append([steps, method, str(len(pairs)), wire, *_beside_dense(pairs)])
     columns = [
+        ">steps",
         "gradients",
         ">seeds",
         ">bytes sent, % of fp32",
@@ -91,8 +93,8 @@ def trainings(results: Path) -> list[str]:
     return [
         *markdown(columns, lines),
         "",
-        f"Means over seeds ± standard deviation; below the first row accuracy and loss are differences from fp32 of "
-        f"the same seed. {rows[0]['steps']} steps. {trained_on(comments, rows)}",
+        f"Means over seeds ± standard deviation; below fp32 accuracy and loss are differences from fp32 of the same "
+        f"seed. {trained_on(comments, rows)}",
     ]
 
 

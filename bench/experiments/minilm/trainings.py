@@ -13,16 +13,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from bench.cluster.bits import Watcher, exponent_counts
 from bench.cluster.training import perturb
 from bench.experiments.accuracy import CONTROL, DENSE, near_lossless
+from bench.experiments.minilm.fine_tuning import BATCH, RATE, adamw, sentence_loss, sentence_quality
 from bench.experiments.minilm.model import pretrained
-from bench.experiments.minilm.sentences import examples
 from bench.experiments.pool import Job
 from bench.experiments.problems import Problem
 from bench.experiments.trial import Gradients, Planned, Trial, run
@@ -31,13 +29,11 @@ from gcodec.benchmark.settings import NEAR_LOSSLESS
 from gcodec.benchmark.timing import processor
 from gcodec.compressors import Cast, Dense
 from gcodec.demo.figures.observations import OBSERVATIONS_FILE, Observer, write_observations
-from gcodec.demo.models import decay_groups
 from gcodec.recorder import Recorder
 
 NAME = "MiniLM"
-RANKS, STEPS, BATCH, RATE = 2, 300, 8, 5e-5
+RANKS, STEPS = 2, 300
 WARM_UP = 0.1  #: share of a run
-WEIGHT_DECAY = 0.01
 RECORDED = (1, 30, 100, 200, 280, 300)
 OBSERVED = 25  #: steps between two observations; recorded steps are observed, too
 COUNTED = 10  #: steps between two whose exponents are coded
@@ -55,28 +51,11 @@ class FineTuning(Problem):
     """A problem whose optimizer is AdamW, and whose rate falls in a straight line."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(decay_groups(model, WEIGHT_DECAY), lr=self.rate, fused=True)
+        return adamw(model, self.rate)
 
     def factor(self, step: int, steps: int) -> float:
         rise = max(WARM_UP * steps, 1.0)
         return min((step + 1) / rise, (steps - step) / (steps - rise + 1))
-
-
-def sentence_loss(model: nn.Module, size: int, random: np.random.Generator) -> Tensor:
-    """Cross entropy of sentences drawn at random."""
-    tokens, labels = examples()[0]
-    picked = torch.from_numpy(random.integers(len(tokens), size=size))
-    return functional.cross_entropy(model(tokens[picked]), labels[picked])
-
-
-def sentence_quality(model: nn.Module) -> float:
-    """Return the percentage of held-out sentences that are classified rightly."""
-    tokens, labels = examples()[1]
-    model.eval()
-    with torch.no_grad():
-        found = torch.cat([model(part).argmax(1) for part in tokens.split(64)])
-    model.train()
-    return 100 * float((found == labels).double().mean())
 
 
 PROBLEM = FineTuning(

@@ -1,0 +1,134 @@
+"""Steps of MiniLM's fine-tuning with two real workers over links of limited rate: GComp's Figure 15.
+
+    python -m bench.cluster.minilm_steps [--quick] [--rate 1gbit] [--add] [--steps N] [--out DIR]
+
+writes ``cluster-minilm.csv``: for each rate and method the quartiles of a step's seconds, and means of the processor's
+seconds and of the bytes that a worker sends. Methods take turns, step by step, in the same processes, each with a model
+of its own; none has a bypass. The first steps, in which the learning rate rises and codebooks are made, do not count.
+The link of the highest rate is as fast as two cores make it: ``line_share`` tells how much of a rate a step's bytes
+would fill if they took all of its time. 10 minutes, and 6 GB of memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, median, quantiles
+
+from bench.cluster.bed import bits_per_second
+from bench.cluster.minilm import NAME, fetched
+from bench.cluster.runs import IGNORED, Result
+from bench.cluster.sweep import Sweep, Training
+from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR
+from bench.markdown import markdown, rounded, source
+from gcodec.benchmark.csv_tables import read_table
+
+FILE = "cluster-minilm.csv"
+METHODS = (FP32, BF16, LOSSLESS, NEAR, FIXED_BF16)
+RATES = ("10gbit", "1gbit", "300mbit", "100mbit")
+STEPS = 8  #: that count
+COLUMNS = (
+    "model",
+    "workers",
+    "rate",
+    "batch",
+    "method",
+    "steps",
+    "step_seconds",
+    "step_seconds_q1",
+    "step_seconds_q3",
+    "of_fp32",
+    "of_bf16",
+    "processor_seconds",
+    "nic_bytes",
+    "bytes_of_fp32",
+    "line_share",
+)
+
+
+def rows_of(result: Result) -> Iterator[list[object]]:
+    """Yield a row for each method."""
+    runs = {
+        method: {key: run[key][IGNORED:] for key in ("seconds", "sent", "processor")}
+        for method, run in result["runs"].items()
+    }
+    dense = runs[FP32]
+    for method, run in runs.items():
+        low, middle, high = quantiles(run["seconds"], n=4)
+        sent = fmean(run["sent"])
+        yield [
+            result["model"],
+            result["workers"],
+            result["rate"],
+            result["batch"],
+            method,
+            len(run["seconds"]),
+            f"{middle:.4f}",
+            f"{low:.4f}",
+            f"{high:.4f}",
+            *(f"{_beside(run['seconds'], runs[other]['seconds']):.3f}" for other in (FP32, BF16)),
+            f"{median(run['processor']):.4f}",
+            f"{sent:.0f}",
+            f"{sent / fmean(dense['sent']):.4f}",
+            f"{8 * sent / middle / bits_per_second(result['rate']):.4f}",
+        ]
+
+
+def _beside(seconds: Sequence[float], others: Sequence[float]) -> float:
+    """Return the median of each step's time over that of another method's step beside it."""
+    return median(own / other for own, other in zip(seconds, others, strict=True))
+
+
+def table(results: Path) -> list[str]:
+    """Return the table of docs/experiments-gcomp.md."""
+    comments, rows = read_table(results / FILE)
+    lines = [
+        [
+            row["rate"],
+            row["method"],
+            *(f"{1e3 * float(row[key]):.0f}" for key in ("step_seconds", "step_seconds_q1", "step_seconds_q3")),
+            *(rounded(row[key]) for key in ("of_fp32", "of_bf16")),
+            f"{1e3 * float(row['processor_seconds']):.0f}",
+            f"{float(row['nic_bytes']) / 1e6:.1f}",
+            f"{100 * float(row['bytes_of_fp32']):.1f}",
+        ]
+        for row in rows
+    ]
+    columns = [
+        "link",
+        "method",
+        ">step, ms",
+        ">first quartile",
+        ">third",
+        ">time, of fp32's",
+        ">of the bf16 hook's",
+        ">processor, ms",
+        ">MB sent",
+        ">bytes, % of fp32's",
+    ]
+    return [
+        *markdown(columns, lines),
+        "",
+        f"{rows[0]['workers']} workers with {rows[0]['batch']} sentences each, {rows[0]['steps']} steps of each method "
+        f"in turns; from {source(comments)}",
+    ]
+
+
+SWEEP = Sweep(
+    "minilm_steps",
+    __doc__.splitlines()[0],
+    FILE,
+    COLUMNS,
+    rows_of,
+    METHODS,
+    RATES,
+    (Training(NAME, STEPS + IGNORED),),
+    (NAME,),
+    Training(NAME, 2 + IGNORED, small=True),
+    fetched,
+)
+
+
+if __name__ == "__main__":
+    sys.exit(SWEEP.main())
