@@ -33,6 +33,10 @@ help:           ## this list
 demo: $(VENV)/.installed       ## see it work: a short training run, its gradients compressed
 	@$(BIN)/gcodec demo
 
+# What tests run is compiled before them, with the parts that other kernels take of it. An installation that compiles
+# keeps only kernels for users, in a time that it has, so an environment that is made for tests leaves that out.
+test check pytest portable: export GCODEC_COMPILE ?= 0
+
 # mypy, which has one thread, beside the first tests and compilers: they leave a core without work now and then.
 test: $(VENV)/.installed        ## ruff, mypy, the portable kernels, then all tests but the slow ones
 	@$(MAKE) --no-print-directory --jobs=2 check compiled
@@ -168,6 +172,8 @@ clean:          ## remove what make and the tools made
 	rm -rf gcodec/kernels/compiled $(VENV) $(INTEGRATIONS) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+AND_COMPILING = $(if $(filter 0,$(GCODEC_COMPILE)),, and compiling the kernels that are used first)
+
 # pip would compile thousands of modules one after another, and most of them are never imported: tests of packages, what
 # comes with pip and torch's compiler. Those that are compile themselves when they first are. The modules of this tree
 # are compiled, too: tests start hundreds of processes, and where the environment forbids to keep bytecode, each of them
@@ -175,7 +181,7 @@ clean:          ## remove what make and the tools made
 UNUSED := /(tests?|testing|_inductor|onnx|pip|setuptools|networkx|mypy|mypyc|pygments|fontTools)/
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("gcodec needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
-	@echo "installing into $(VENV), and compiling the kernels that are used first: a minute or two"
+	@echo "installing into $(VENV)$(AND_COMPILING): a minute or two"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[dev]'
 	@$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib gcodec bench tests >/dev/null || true
