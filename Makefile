@@ -7,6 +7,9 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 
 # Files of tests are spread over the cores, the longest first (tests/conftest.py).
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
+# Each has a core for itself. Threads of torch and of numpy's BLAS would wait for one another there, and waiting takes
+# CPU time.
+ONE_THREAD := OMP_NUM_THREADS=1
 
 # Tests that run a second time on the code that a CPU without AVX and BMI gets, and, where there is AVX-512, once more
 # on that for AVX2: steps of float32 with `make test`, and with `make slow` all kernels and whole frames of all types.
@@ -51,12 +54,12 @@ pytest: $(VENV)/.installed
 
 # In one session, so that no core waits between two. Tests among ranks come last in it (tests/conftest.py).
 suites:
-	@$(BIN)/python -m pytest $(SPREAD)
+	@$(ONE_THREAD) $(BIN)/python -m pytest $(SPREAD)
 
 # On x86-64 only: elsewhere there is one path, and `pytest` runs it.
 portable: $(VENV)/.installed
 	@if [ "$$(uname -m)" = x86_64 ]; then for cpu in $(OLDER_CPUS); do \
-		NUMBA_CPU_NAME=$$cpu $(PORTABLE) $(BIN)/python -m pytest -q $(SPREAD) $(PORTABLE_TESTS) -k "not (flushes or \
+		NUMBA_CPU_NAME=$$cpu $(ONE_THREAD) $(PORTABLE) $(BIN)/python -m pytest -q $(SPREAD) $(PORTABLE_TESTS) -k "not (flushes or \
 			denormals_are or float64 or float8 $(WITHOUT) or GComp or tensors_are or optimizer or anew or renamed)" \
 			|| exit 1; done; fi
 
