@@ -222,13 +222,13 @@ def end(pages: list[str]) -> NoReturn:
 def serve(seconds: int = 540) -> None:
     """Run the page of each line of standard input, which also names a file for what is printed; print exit codes.
 
-    No submodule is imported here: a page that uses one has to import it.
+    No submodule is imported here that pages have names of: one that uses it has to import it.
     """
     import gcodec
 
     assert gcodec.encode is not None
     if importlib.util.find_spec("torch"):
-        import torch  # noqa: F401
+        import torch._dynamo  # noqa: F401 - by the first DistributedDataParallel of a process, in a second
     for line in sys.stdin:
         page, printed = line.rstrip("\n").split("\t")
         pid = os.fork()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 
 import torch
+import torch._dynamo  # by the first DistributedDataParallel of a process, in 0.7 seconds
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 
