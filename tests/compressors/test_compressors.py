@@ -19,6 +19,7 @@ from gcodec.compressors.contract import Memory, wide
 from gcodec.compressors.lowrank import LowRank
 from tests.support import fake_gpu
 from tests.support.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
+from tests.support.covering import each_value
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 everyone = pytest.mark.parametrize("name", PROMISES)
@@ -69,8 +70,7 @@ def test_gradients_on_a_device_are_averaged_on_that_device(name):
             )
 
 
-@everyone
-@pytest.mark.parametrize("size", [1, 2, 4])
+@each_value(name=PROMISES, size=[1, 2, 4])
 def test_contributions_of_ranks_add_up_to_the_average(name, size):
     """Error feedback needs no more than that whatever is in the average counts as sent by some rank."""
     setting = PROMISES[name].setting
@@ -88,8 +88,7 @@ def test_contributions_of_ranks_add_up_to_the_average(name, size):
                 assert not rest.any()
 
 
-@everyone
-@pytest.mark.parametrize("size", [2, 3, 4])
+@each_value(name=PROMISES, size=[2, 3, 4])
 def test_error_feedback_telescopes_across_a_change_of_setting(name, size):
     promise = PROMISES[name]
     simulation = Simulation(size, CompressionPlan(promise.setting, smallest=0, vectors=True))
@@ -152,8 +151,7 @@ def test_zero_constant_single_and_empty_gradients_are_averaged(name, kind):
     assert kind == "empty" or (bool(after.any()) and bool(torch.isfinite(after).all()))
 
 
-@everyone
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@each_value(name=PROMISES, bad=[float("nan"), float("inf")])
 def test_non_finite_values_reach_all_ranks_and_stay_out_of_residuals(name, bad):
     simulation, _ = run(CompressionPlan(PROMISES[name].setting), 3, 2)
     before = [rank.residual("linear") for rank in simulation.ranks]

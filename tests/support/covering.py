@@ -6,7 +6,7 @@ product with ``make slow``: most faults show with one value of one factor, or wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations, product
 from random import Random
 from typing import Any, TypeVar
@@ -48,7 +48,17 @@ def covering(
 def each_pair(**factors: Iterable[Any]) -> pytest.MarkDecorator:
     """Parametrize a law by arguments of these names: by values of which any two of different arguments meet, and by the
     rest of the product among the slow tests."""
+    return _parametrized(factors, together=2)
+
+
+def each_value(**factors: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrize a law by arguments of these names: by each value once, and by the rest of the product among the slow
+    tests."""
+    return _parametrized(factors, together=1)
+
+
+def _parametrized(factors: Mapping[str, Iterable[Any]], together: int) -> pytest.MarkDecorator:
     every = list(product(*factors.values()))
-    few = set(map(every.index, covering(every)))
+    few = set(map(every.index, covering(every, together=together)))
     cases = [one if number in few else pytest.param(*one, marks=pytest.mark.slow) for number, one in enumerate(every)]
     return pytest.mark.parametrize(tuple(factors), cases)
