@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from gcodec.archive import structure_text
 from gcodec.archive.found_values import with_found_values
 from gcodec.archive.structure import flatten, rebuild
 from gcodec.errors import Corruption, LimitExceeded
@@ -106,8 +107,9 @@ def file_of_kind(name):
 
 
 @pytest.mark.parametrize("text", [",", "[", "{", '",', "\\,", '\\",'])
-def test_commas_and_brackets_in_a_string_are_no_items(text):
-    state = {"note": text * (1 << 22), "last": 1}
+def test_commas_and_brackets_in_a_string_are_no_items(text, monkeypatch):
+    monkeypatch.setattr(structure_text, "MAX_ITEMS", 1 << 12)
+    state = {"note": text * (1 << 12), "last": 1}
     assert rebuild(flatten(state).text, lambda name, kind: None) == state
 
 
