@@ -118,7 +118,7 @@ def check_altered(
     return seen
 
 
-@pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_both_decoders_treat_altered_blocks_alike(times):
     seen = set()
     for seed, built in enumerate(small_frames()):
@@ -160,7 +160,7 @@ def test_both_decoders_treat_thousands_of_altered_blocks_alike():
         check_altered(built.frame, built.codebooks, rng, 20, built.base)
 
 
-@pytest.mark.parametrize("times", [5, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_both_decoders_treat_altered_preludes_alike(times):
     seen = set()
     frames = [(built.frame, built.codebooks, built.base) for built in (*small_frames(), *frames_with_a_base()[::5])]

@@ -99,7 +99,7 @@ def damaged(frame: bytes, dice: Random, n_values: int) -> Iterator[bytearray]:
             if at not in range(32, 48):  # a prelude of another size may have no place for a sum
                 seal_prelude(changed, prelude_bytes)
             yield changed
-    for at in dice.choices(range(prelude_bytes, len(frame)), k=60):
+    for at in dice.choices(range(prelude_bytes, len(frame)), k=40):
         changed = bytearray(frame)
         changed[at] ^= 1 << dice.randrange(8)
         if len(changed) < 16_000 and dice.random() < 0.8:  # one block
@@ -112,7 +112,7 @@ def damaged(frame: bytes, dice: Random, n_values: int) -> Iterator[bytearray]:
 @pytest.mark.parametrize("n_values", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [dtype.name for dtype in DTYPES])
 def test_damaged_frames_have_the_outcome_of_decoding_step_by_step(name, n_values):
-    for n in (3, 100, 700, 17_000):
+    for n in (3, 700, 17_000):
         for which, frame in enumerate(frames_of_type(name, n)):
             expected = outcome(frame)
             for number, changed in enumerate(damaged(frame, Random(f"{name} {n} {which}"), n_values)):
