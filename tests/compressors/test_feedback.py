@@ -17,6 +17,7 @@ from gcodec.compressors import DGC, QSGD, Dense, TopK
 from gcodec.compressors.contract import alone
 from gcodec.errors import InvalidArgument
 from tests.support.compressor_settings import PROMISES, SHAPES, gradients_at, mean_of, norm, one_step, run, same
+from tests.support.covering import each_value
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -232,8 +233,7 @@ def test_residuals_that_were_saved_in_a_narrow_type_go_on_in_float32(dtype):
     assert residual.max() == 1 + 2.0**-12
 
 
-@pytest.mark.parametrize("feedback", [ErrorFeedback(0.5), MomentumCorrection(0.5, nesterov=True, clip=0.01)], ids=repr)
-@pytest.mark.parametrize("name", PROMISES)
+@each_value(name=PROMISES, feedback=[ErrorFeedback(0.5), MomentumCorrection(0.5, nesterov=True, clip=0.01)])
 def test_averages_in_place_have_the_same_bits_and_residuals(name, feedback):
     """Hooks average in the gradients' memory, narrow types too; a gradient that is not finite changes no residual."""
     plan = CompressionPlan(PROMISES[name].setting, feedback, smallest=100)
