@@ -64,6 +64,7 @@ SETTINGS: dict[Any, dict[str, Any]] = {
     gd.NearLossless: {"optimizer": OPTIMIZER},
     gd.Visible: {},
     gd.GroupOptions: {},
+    gd.Streaming: {},
     CompressionPlan: {"compressor": TOP},
     ErrorFeedback: {},
     MomentumCorrection: {},
