@@ -165,7 +165,7 @@ pictures: $(VENV)/.installed    ## draw the pictures whose tables have changed
 docs: $(VENV)/.docs            ## the site, with a reference of the API: build/site/index.html
 	@$(BIN)/python -m tools.site
 
-wheel: $(VENV)/.installed       ## a wheel with compiled kernels, in dist/; ten minutes, on a CPU with AVX-512
+wheel: $(VENV)/.installed       ## a wheel for this Python with compiled kernels, in dist/; six minutes, on a CPU with AVX-512
 	@GCODEC_COMPILE=all $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 sdist: $(VENV)/.installed       ## the source distribution, in dist/

@@ -3,6 +3,8 @@
 ``GCODEC_COMPILE`` says what for: ``host`` (the default) is this machine's CPU, and the kernels that are met first, on
 all cores; ``0`` is nothing; ``all`` is all levels of CPUs, as `make wheel` ships them. Without compiled kernels all
 works as well, so that an installation for ``host`` goes on where compiling fails; a wheel for ``all`` is not made then.
+That wheel is for one version of Python, as its kernels are: on another one, pip takes the source distribution, which
+compiles when it is installed.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class CompileKernels(BuildHookInterface[Any]):
 
         Args:
             version: "standard" or "editable".
-            build_data: Of hatchling, and left as it is.
+            build_data: Of hatchling; takes the wheel's tag, if it is for one version of Python.
         """
         choice = _choice()
         if choice == "0":
@@ -62,6 +64,8 @@ class CompileKernels(BuildHookInterface[Any]):
             if choice == "all":
                 raise
             self.app.display_warning(f"gcodec: kernels are not compiled, the first calls will do it: {error}")
+        if choice == "all":
+            build_data["tag"] = f"cp{sys.version_info.major}{sys.version_info.minor}-none-any"
 
 
 def _choice() -> str:

@@ -75,16 +75,20 @@ def test_an_installation_compiles_for_this_cpu_in_a_time_that_it_has(choice, hoo
     monkeypatch.delenv("GCODEC_COMPILE", raising=False)
     if choice is not None:
         monkeypatch.setenv("GCODEC_COMPILE", choice)
-    hook.initialize("editable", {})
+    build_data: dict[str, Any] = {}
+    hook.initialize("editable", build_data)
+    assert build_data == {}
     ((name, seconds),) = compiled
     assert name == LEVELS[1].name and 30 <= seconds <= 90
     assert "minute" in hook.said[0] and not hook.warned
 
 
-def test_a_release_compiles_all_for_all_cpus(hook, compiled, monkeypatch):
+def test_a_release_compiles_all_for_all_cpus_and_for_the_python_that_compiles(hook, compiled, monkeypatch):
     monkeypatch.setenv("GCODEC_COMPILE", "all")
-    hook.initialize("standard", {})
+    build_data: dict[str, Any] = {}
+    hook.initialize("standard", build_data)
     assert compiled == [(level.name, inf) for level in LEVELS]
+    assert build_data == {"tag": "cp{}{}-none-any".format(*sys.version_info)}
 
 
 def test_nothing_is_compiled_nor_needed_for_it_where_nobody_wants_it(hook, compiled, monkeypatch):
