@@ -30,6 +30,7 @@ from ..threads import n_threads, run_batches
 from .cuts import as_rows_and_columns, cheapest_ranges
 from .finding import MAX_SHARE_OF_BASE, MAX_SHARE_OF_ZERO, Finding, FoundBlocks
 from .request import EncodeRequest
+from .sampling import EMPTY_BITS
 
 _SMALL_LOG2 = 20  #: of arrays with a base that are one block
 _MIN_VALUES = 256  #: fewer are not worth a codebook
@@ -309,7 +310,7 @@ def has_rows_of_zeros(values: np.ndarray, shapes: Sequence[Sequence[int]]) -> bo
     counts = np.count_nonzero(streams, axis=1)
     n_values, n_full = int(counts.sum()), int(np.count_nonzero(counts))
     share = n_values / max(n_full * length, 1)
-    bits = float(_EMPTY_BITS * (len(streams) - n_full) + _STREAM_BITS * len(streams))
+    bits = float(EMPTY_BITS * (len(streams) - n_full) + _MORE_BITS * len(streams))
     if 0 < share < 1:
         bits -= n_full * length * (share * log2(share) + (1 - share) * log2(1 - share))
     return n_values > _CLEARLY * bits
@@ -317,8 +318,9 @@ def has_rows_of_zeros(values: np.ndarray, shapes: Sequence[Sequence[int]]) -> bo
 
 _STREAMS = (256, 128, 64)  #: values of the sub-streams that coded blocks may have
 _MIN_STREAMS, _LOOKED_AT = 64, 512  #: sub-streams that have to be there to tell, and that are looked at
-#: What an empty sub-stream takes, and what blocks take for each that sparse blocks do not, about.
-_EMPTY_BITS, _STREAM_BITS = 4, 1
+_MORE_BITS = (
+    1  #: what coded blocks, which are smaller, take for headers more than sparse ones, for each sub-stream, about
+)
 _CLEARLY = 8  #: by how many times as much sparse blocks have to take
 
 
