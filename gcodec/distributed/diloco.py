@@ -262,6 +262,7 @@ class DiLoCo:
         return every
 
     def _outer_gradients(self, numbers: list[int]) -> dict[int, torch.Tensor]:
+        """Return by how much parameters have changed since the last outer step, by their numbers."""
         every = self._all()
         return {number: self._anchors[number] - every[number] for number in numbers}
 
@@ -288,6 +289,7 @@ class DiLoCo:
             self._anchors[number].copy_(every[number])
 
     def _lane_of_step(self) -> Lane:
+        """Return the lane of the group, a new one if the group's has been closed."""
         self._lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
         return self._lane
 
@@ -340,7 +342,8 @@ class DiLoCo:
         params: dict[int, torch.Tensor],
         flush: bool,
     ) -> Callable[[], list[torch.Tensor]]:
-        """Do the same by a plan, whose residuals are kept once the exchange has ended well."""
+        """Begin to average gradients over the ranks by a plan, whose residuals are kept once the exchange has ended
+        well; arguments and result as of :meth:`_averaged`."""
         assert self._plan is not None
         counters, n_bytes = self._counters, sum(gradient.nbytes for gradient in gradients.values())
         counters.calls += 1
