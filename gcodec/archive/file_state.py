@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
+
+from ..errors import GcodecError
+from ..files.source import Bytes, FileSource, open_regular
 
 
 class FileState(NamedTuple):
@@ -41,3 +45,35 @@ class FileState(NamedTuple):
         if now.size != self.size:
             return f"{'grew' if now.size > self.size else 'shrank'} from {self.size} to {now.size} bytes"
         return "was written to" if now.changed_ns != self.changed_ns else ""
+
+
+class EarlierFile(NamedTuple):
+    """A file that has been read once, and is read again for what is compressed against it.
+
+    Attributes:
+        path: where it is.
+        state: what it was when it was read first.
+    """
+
+    path: Path
+    state: FileState
+
+    @property
+    def change(self) -> str:
+        """Return what has happened to the file since then; empty if nothing has."""
+        return self.state.change_at(self.path)
+
+    def check(self) -> None:
+        """Raise GcodecError if the file has changed."""
+        if change := self.change:
+            raise GcodecError(f"{self.path}: {change} while other files were compressed against it; try again")
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return bytes ``start`` to ``stop``; safe from several threads.
+
+        Raises:
+            GcodecError, OSError: the file has changed, or cannot be read.
+        """
+        self.check()
+        with closing(FileSource(open_regular(self.path))) as source:
+            return source.read(start, stop)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import GcodecError
 from ..files.file_plan import FilePlan, TensorView, by_segment
-from ..files.source import Bytes, ByteSource, FileSource, open_regular
+from ..files.source import Bytes, ByteSource, FileSource
 from .base_tensors import Base, BaseBytes, BaseSegment
 from .chunks import pack_chunk
 from .entries import FileEntry
-from .file_state import FileState
+from .file_state import EarlierFile, FileState
 from .layout import MAX_VERSIONS
 
 #: Parts of so many bytes are compared, in so many of the largest tensors.
@@ -98,16 +96,14 @@ class _Earlier(NamedTuple):
     Attributes:
         number: of the file in the archive.
         entry: its entry.
-        path: where it can be read again.
-        state: of the file when it was added.
+        file: reads it again.
         depth: so many files, each a version of the next, are decoded for it beside itself.
         first: the file at the end of this chain; None for one that needs no other.
     """
 
     number: int
     entry: FileEntry
-    path: Path
-    state: FileState
+    file: EarlierFile
     depth: int
     first: _Earlier | None
 
@@ -119,10 +115,7 @@ class _Earlier(NamedTuple):
 
     def _read(self, segment: int, start: int, stop: int) -> Bytes:
         place = self.entry.starts[segment]
-        if change := self.state.change_at(self.path):
-            raise GcodecError(f"{self.path}: {change} while later versions of it were compressed; try again")
-        with closing(FileSource(open_regular(self.path))) as source:
-            return source.read(place + start, place + stop)
+        return self.file.read(place + start, place + stop)
 
 
 class FileVersions:
@@ -146,7 +139,7 @@ class FileVersions:
             GcodecError, OSError: the file cannot be read.
         """
         earlier = self._earlier(plan) if plan.tensors and plan.exact else None
-        if earlier is None or earlier.state.change_at(earlier.path):
+        if earlier is None or earlier.file.change:
             return None
         base = earlier.base
         return base if share_saved(plan, base) >= WORTH_SAVING else None
@@ -176,7 +169,7 @@ class FileVersions:
         if base is not None and base.number is not None and entry.is_version:
             before = self._files[base.number]
             depth, before = before.depth + 1, before.first or before
-        added = _Earlier(number, entry, source.path, FileState.of(source.descriptor), depth, before)
+        added = _Earlier(number, entry, EarlierFile(source.path, FileState.of(source.descriptor)), depth, before)
         self._files[number] = added
         kind = tensors_of(entry.tensors)
         self._last.pop(kind, None)

@@ -6,6 +6,7 @@ import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from operator import itemgetter
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
@@ -15,6 +16,7 @@ from ..files.source import check_not_at_end, naming, open_regular
 from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of, resolved
 from .base_files import Bases
 from .base_tensors import Base
+from .cast_segments import casts_last
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
 from .file_versions import LITTLE_IN_COMMON, FileVersions, share_in_common, step_order
@@ -151,7 +153,9 @@ def compress_file(
         if not is_folder:
             opened = stack.enter_context(_opened(path, source))
             add_file(archive, opened, _name_of(path), *common, note=notes.append, dtype=dtype)
-        for name, file in sorted(members, key=lambda member: step_order(member[0])) if auto_base else members:
+        if auto_base:
+            members = sorted(members, key=lambda member: step_order(member[0]))
+        for name, file in casts_last(members, itemgetter(1)):
             with naming(file), open_regular(file) as opened:
                 add_file(archive, opened, name, *common, tolerated=GcodecError, note=notes.append)
     return CompressedFile(

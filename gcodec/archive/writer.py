@@ -22,11 +22,12 @@ from ..files.source import ArraySource, Bytes, ByteSource, FileSource, naming
 from ..files.urls import Upload, check_free_url, is_url, path_or_none
 from ..threads import WorkPool, available_threads, ordered_map
 from .base_tensors import Base, BaseBytes
-from .cast_segments import CASTS, find_casts
+from .cast_segments import CastSources
 from .chunks import OrderedHash, Packed, found_chunk, pack_chunk, pack_group, record_chunk, stored_chunk
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .equal_segments import CopiesInFile, Copy, KnownSegments
+from .file_state import EarlierFile
 from .index import check_views, index_to_json
 from .layout import (
     MAX_INDEX,
@@ -87,8 +88,8 @@ class ArchiveWriter(AllOrNothing):
         force: replace an existing file.
         part_bytes: size of the parts, a multiple of 64 up to 2^28: memory use is a few times ``threads`` of these.
         smallest: try more ways to store each part without loss, and take the smallest, however slow it is.
-        casts: store tensors of 16 bits that are casts of float32 tensors of their file as what they are casts of; not
-            where each segment must be readable without others.
+        casts: store tensors of 16 bits that are casts of float32 tensors, of their file or an earlier one, as what they
+            are casts of; not where each segment must be readable without others.
         attributes: permissions, owner and times of the archive at a path; those of any new file if None.
         progress: called with the number of bytes of input done since the last call.
 
@@ -120,7 +121,7 @@ class ArchiveWriter(AllOrNothing):
             check_archive_name(target)
         check_function("progress", progress)
         self._threads, self._part_bytes, self._smallest = available_threads(threads), part_bytes, smallest
-        self._casts = casts
+        self._casts, self._cast_sources = casts, CastSources()
         self._progress = progress or (lambda count: None)
         self._path = path_or_none(target)
         if isinstance(target, str) and is_url(target):
@@ -191,6 +192,8 @@ class ArchiveWriter(AllOrNothing):
         )
         if base is not None and entry.needs_base:
             entry = replace(entry, base=base.name.encode(errors="replace").decode())
+        if self._casts and policy is None:
+            self._cast_sources.add(plan, len(self._files))
         self._ends[len(self._files) + 1 :] = [self.bytes_written]
         self._files.append(entry)
         self._copies, self._is_adding = None, False
@@ -279,9 +282,9 @@ class ArchiveWriter(AllOrNothing):
         """
 
         columns, bases = plan.columns(), self._bases_of(plan, base)
-        casts = find_casts(plan, ready.keys()) if self._casts and policy is None else {}
+        casts = self._cast_sources.find(plan, len(self._files), ready.keys()) if self._casts and policy is None else {}
         for number, of in casts.items():
-            bases[number] = _cast_bytes(plan, number, of)
+            bases[number] = of.as_base(plan.segments[number].dtype or "")
 
         hashes = [(OrderedHash(), OrderedHash()) for _ in plan.segments]
 
@@ -320,13 +323,15 @@ class ArchiveWriter(AllOrNothing):
                 parts_here = map(work, self._parts(plan, number, columns))
                 entry = same or self._segment_here(parts_here, size, hashes[number], earlier)
             if entry.base is not None and number in casts:
-                entry.base, entry.cast = None, (len(self._files), casts[number])
+                entry.base, entry.cast = None, casts[number].place
             elif entry.base is not None and earlier is not None and earlier.place is not None:
                 entry.base, entry.version_of = None, earlier.place
             entry.skip, entry.dtype, end = segment.start - end, segment.dtype, segment.stop
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
         next(results, None)  # ends the generators: an interrupt while they are collected would be lost
+        for file in {of.file for of in casts.values() if isinstance(of.file, EarlierFile)}:
+            file.check()
         return tuple(entries), crcs
 
     def _bases_of(self, plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
@@ -443,7 +448,7 @@ class ArchiveWriter(AllOrNothing):
             del packed  # its memory is for the part that is begun next
         found = base_hash.hexdigest() if base else None
         if base and base.place is not None and base.hash != found:
-            raise GcodecError(f"{base.name}: was written to while later versions of it were compressed; try again")
+            raise GcodecError(f"{base.name}: was written to while other files were compressed against it; try again")
         if base and base.hash not in (None, found):  # some of its chunks have no checksum of their own
             raise Corruption(f"{base.name}: segment {base.segment}: the hash is {found}, not {base.hash}")
         return SegmentEntry(size, hash_.hexdigest(), tuple(chunks), lossy=lossy, base=found if needs_base else None)
@@ -489,16 +494,6 @@ class ArchiveWriter(AllOrNothing):
         with naming(self._place):
             if self._stream is not None and hasattr(self._stream, "flush"):  # not every object with a write has it
                 self._stream.flush()
-
-
-def _cast_bytes(plan: FilePlan, number: int, of: int) -> BaseBytes:
-    """Return the values of a segment of float32, cast to the type of another."""
-    begin, cast = plan.segments[of].start, CASTS[plan.segments[number].dtype or ""]
-
-    def read(_: int, start: int, stop: int) -> Bytes:
-        return cast(plan.source.read(begin + 2 * start, begin + 2 * stop))
-
-    return BaseBytes(f"segment {of}", of, 0, None, read, is_held=True)
 
 
 class _Crc:

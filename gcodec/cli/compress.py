@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..archive import ArchiveReader, ArchiveWriter, Bases, FileEntry
 from ..archive.base_tensors import Base
+from ..archive.cast_segments import casts_last
 from ..archive.encoding_policy import MantissaBits
 from ..archive.file_state import FileState
 from ..archive.file_versions import WORTH_SAVING, FileVersions, share_saved, step_order, tensors_of
@@ -169,10 +170,7 @@ def run(args: argparse.Namespace) -> int:
         if job.url:
             check_free_url(job.url, force=args.force)
     results, written = [], list[tuple[Path, FileEntry]]()
-    if args.auto_base:
-        jobs = [
-            replace(job, members=tuple(sorted(job.members, key=lambda member: step_order(member.path)))) for job in jobs
-        ]
+    jobs = [replace(job, members=_in_order(job.members, by_step=args.auto_base)) for job in jobs]
     with open_bases(args.base) as bases, Staging() as folders:
         _check_bases(args, jobs, bases)
         _check_names(jobs)
@@ -186,6 +184,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         display.print_json(results)
     return 1 if any(result["problems"] for result in results) else 0
+
+
+def _in_order(members: Sequence[InputFile], *, by_step: bool) -> tuple[InputFile, ...]:
+    """Return the files of an archive in the order in which they are added; ``by_step``: as :func:`step_order` has it,
+    but for those that files before them may be casts of."""
+    if by_step:
+        members = sorted(members, key=lambda member: step_order(member.path))
+    return tuple(casts_last(members, lambda member: member.source))
 
 
 def _remark(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 import gcodec
 from gcodec.archive import ArchiveReader
-from gcodec.archive.cast_segments import CASTS
+from gcodec.archive.cast_segments import CASTS, casts_last
 from gcodec.archive.layout import STORED
+from gcodec.archive.whole_files import add_file
+from gcodec.archive.writer import ArchiveWriter
 from gcodec.cli import main
 from gcodec.errors import Corruption, GcodecError, Unsupported
 from tests.archive.test_archive import opened
@@ -116,6 +119,97 @@ def test_tensors_that_are_alike_in_size_only_are_no_casts():
     data = saved(state)
     assert bits_of(gcodec.load(io.BytesIO(data))) == bits_of(state)
     assert not any(segment.cast for segment in segments_of(data))
+
+
+def saved_files(folder: Path, files: dict[str, dict[str, torch.Tensor]]) -> None:
+    """Write a .safetensors or .pt file for each name."""
+    folder.mkdir()
+    for name, tensors in files.items():
+        if name.endswith(".pt"):
+            torch.save(tensors, folder / name)
+        else:
+            gcodec.save_file(tensors, folder / "x.gc")
+            gcodec.decompress_file(folder / "x.gc", folder / name)
+            (folder / "x.gc").unlink()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("names", [("a.bin.pt", "b.safetensors"), ("m.fp16.safetensors", "m.safetensors")])
+@pytest.mark.parametrize("auto_base", [False, True])
+@pytest.mark.parametrize("by_command", [False, True])
+def test_a_file_of_casts_of_another_files_tensors_takes_next_to_nothing(
+    dtype, names, auto_base, by_command, tmp_path, monkeypatch
+):
+    """Whichever comes first by name."""
+    monkeypatch.chdir(tmp_path)
+    narrow = {name: value.to(TYPES[dtype]) for name, value in MASTERS.items()}
+    saved_files(Path("both"), dict(zip(names, (narrow, MASTERS), strict=True)))
+    saved_files(Path("one"), {names[1]: MASTERS})
+    if by_command:
+        assert main(["compress", "-q", "both", "one", *["--auto-base"] * auto_base]) == 0
+    else:
+        gcodec.compress_file("both", auto_base=auto_base)
+        gcodec.compress_file("one")
+    assert Path("both.gc").stat().st_size < Path("one.gc").stat().st_size + 2500
+    gcodec.decompress_file("both.gc", "all/")
+    for name in names:
+        assert main(["decompress", "-q", "both.gc", "--only", f"both/{name}", "-o", "alone/"]) == 0
+        for place in ("all", "alone"):
+            assert Path(place, "both", name).read_bytes() == Path("both", name).read_bytes()
+
+
+def test_files_of_casts_come_after_those_that_they_may_be_of(tmp_path):
+    """A file of half of another's size, in its folder; all others keep their order."""
+    sizes = {"a": 500_000, "b": 1_009_000, "c": 1_300_000, "d": 995_000, "e": 2_000_000, "f": 50_000, "g": 100_000}
+    sizes |= {"other/h": 500_000, "other/i": 1_000_000}
+    (tmp_path / "other").mkdir()
+    files = [tmp_path / name for name in (*sizes, "gone")]
+    for path, size in zip(files, sizes.values(), strict=False):
+        path.write_bytes(bytes(size))
+    found = [path.name for path in casts_last([None, *files], lambda path: path) if path]
+    assert found == ["b", "d", "a", "e", "c", "f", "g", "i", "h", "gone"]
+
+
+def test_what_a_cast_is_of_that_changes_meanwhile_is_an_error_and_leaves_no_archive(tmp_path):
+    narrow = {name: value.bfloat16() for name, value in MASTERS.items()}
+    saved_files(tmp_path / "both", {"a.safetensors": MASTERS, "b.safetensors": narrow})
+    wide, done = tmp_path / "both/a.safetensors", 0
+
+    def progress(n_bytes: int) -> None:
+        nonlocal done
+        done += n_bytes
+        if done > wide.stat().st_size:
+            wide.write_bytes(wide.read_bytes()[:-1] + b"?")
+
+    with pytest.raises(GcodecError, match=r"a\.safetensors: was written to while other files") as caught:
+        gcodec.compress_file(tmp_path / "both", progress=progress)
+    assert not isinstance(caught.value, Corruption) and not (tmp_path / "both.gc").exists()
+
+
+def test_a_cast_of_what_a_file_no_longer_holds_is_stored_by_itself(tmp_path):
+    """Files that were compressed from a stream, or that are gone or others by then, are read no second time."""
+    narrow = {name: value.bfloat16() for name, value in MASTERS.items()}
+    saved_files(tmp_path / "both", {"a.safetensors": MASTERS, "b.safetensors": narrow})
+    paths = [tmp_path / "both/a.safetensors", tmp_path / "both/b.safetensors"]
+
+    first = paths[0].read_bytes()
+
+    def n_casts(change: Callable[[], object]) -> int:
+        stream = io.BytesIO()
+        paths[0].write_bytes(first)
+        with ArchiveWriter(stream) as archive:
+            for path in paths:
+                with path.open("rb") as file:
+                    add_file(archive, file, path.name)
+                change()
+        with opened(stream.getvalue()) as archive:
+            restored = [b"".join(map(bytes, archive.restored(entry))) for entry in archive.files]
+        assert restored[1] == paths[1].read_bytes()
+        return sum(segment.cast is not None for segment in segments_of(stream.getvalue()))
+
+    assert n_casts(lambda: None) == len(MASTERS)
+    assert n_casts(lambda: paths[0].write_bytes(bytes(1000))) == 0
+    assert n_casts(lambda: paths[0].unlink(missing_ok=True)) == 0
 
 
 def test_a_lossy_mode_makes_no_casts(tmp_path):
