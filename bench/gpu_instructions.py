@@ -12,8 +12,10 @@ each loop that such a block enters how many steps the warps take together. Where
 into one turn of a loop, the turns are fewer: a step is known by instructions that it has a certain number of.
 Everything inside of such a loop counts at each turn, also what a branch mostly skips, and everything outside of all
 loops counts once for each of the eight warps, also what other kinds of blocks need. So the count is an upper bound,
-but for one thing: loops that are not in ``STEPS`` count as if entered once. Those are the loops for raw and constant
-blocks, for runs, for escaped symbols, for clearing shared memory, and for what is left over from unrolled loops.
+but for two things. Loops that are not in ``STEPS`` count as if entered once: those for raw and constant blocks, for
+runs, for escaped symbols, for clearing shared memory, and for what is left over from unrolled loops. And calls of
+functions that a branch leads around do not count: what is not put where it is called is for escaped symbols, and for
+values at the ends of arrays.
 """
 
 from __future__ import annotations
@@ -74,6 +76,10 @@ MOST_INSTRUCTIONS = {
 LEAST_OCCUPANCY = 37
 
 
+#: So many instructions at most call a function.
+MOST_CALLING = 40
+
+
 class Facts(NamedTuple):
     """What a block of 16,384 values takes, on average over a frame.
 
@@ -121,9 +127,10 @@ _TO_SYMBOLS = (
 STEPS = {
     "decode": (
         *_TO_SYMBOLS,
-        # A warp does a sub-stream, 128 values at a time.
+        # A warp does a sub-stream, 128 values at a time; of the frames here, none has a zero.
         Step("write_values", r"LDS\.U8", 1, lambda facts: 64),
-        Step("write_values", r"SHFL", 6, lambda facts: 128),
+        Step("write_dense", r"LDS", 1, lambda facts: 128),
+        Step("write_others", r"SHFL", 6, lambda facts: 0),
     ),
     "decode_planes": (
         *_TO_SYMBOLS,
@@ -296,7 +303,17 @@ def issued(code: Sequence[Instruction], steps: Sequence[Step], facts: Facts) -> 
         turns.append((body, step.turns(facts) / max(1, round(most / step.per_step))))
     for body, count in sorted(turns, key=lambda turn: -len(turn[0])):  # inner loops after those around them
         weights[body.start : body.stop] = count
+    for body in rare(code):
+        weights[body.start : body.stop] = 0
     return float(weights.sum())
+
+
+def rare(code: Sequence[Instruction]) -> Iterator[range]:
+    """Yield the instructions of calls that a branch leads around: what is a function is a rare case."""
+    for start, instruction in enumerate(code):
+        body = range(start + 1, min(instruction.target, start + MOST_CALLING))
+        if body and any(code[i].text.startswith("CALL") for i in body) and instruction.target <= body.stop:
+            yield body
 
 
 def resources(cubin: bytes) -> tuple[dict[str, int], dict[str, int]]:

@@ -178,38 +178,41 @@ __device__ __noinline__ Slow decode_slowly(StreamBits bits, const u16 *lookup, u
     return {four, bit};
 }
 
-// Decode the symbols of a sub-stream, by one thread.
+// Return the table's entry for the code that begins in a window at bit 1: twice its number is the entry's place in bytes.
+__device__ __forceinline__ u32 entry_at(const u16 *lookup, u32 window) {
+    return *(const u16 *)((const u8 *)lookup + (window & 2 * (TABLE_SIZE - 1)));
+}
+
+// Decode the symbols of a sub-stream, by one thread; a word of `bits` lies before its first bit.
 template <typename V>
 __device__ __forceinline__ Decoded decode_stream(StreamBits bits, u32 bit, u32 count, u32 head_bits, const u16 *lookup,
                                                  u32 *row, V *heads) {
-    u32 begin = bit, n_items = 0, i = 0;
+    u32 before = bit - 1, begin = before, n_items = 0, i = 0;    // the bit before the next code, at which windows begin
     for (; i + 4 <= count; i += 4) {
-        u32 first = bit, window = bits.at(bit);
-        u32 a = lookup[window & (TABLE_SIZE - 1)];
-        u32 b = lookup[window >> (a >> 8) & (TABLE_SIZE - 1)];
-        bit += (a >> 8) + (b >> 8);     // two codes have at most 24 bits of a window's 32
-        window = bits.at(bit);
-        u32 c = lookup[window & (TABLE_SIZE - 1)];
-        u32 d = lookup[window >> (c >> 8) & (TABLE_SIZE - 1)];
-        bit += (c >> 8) + (d >> 8);
+        u32 first = before, window = bits.at(before);
+        u32 a = entry_at(lookup, window), b = entry_at(lookup, window >> (a >> 8));
+        before += (a >> 8) + (b >> 8);     // two codes have at most 24 bits of the 31
+        window = bits.at(before);
+        u32 c = entry_at(lookup, window), d = entry_at(lookup, window >> (c >> 8));
+        before += (c >> 8) + (d >> 8);
         // The lowest bytes of four entries, which are their symbols: __byte_perm picks bytes by digits, 0 ... 3 of its
         // first number, 4 ... 7 of its second, so 0x40 makes `. . b a` and 0x5410 `d c b a` of two such.
         u32 four = __byte_perm(__byte_perm(a, b, 0x40), __byte_perm(c, d, 0x40), 0x5410);
         if (has_escape(four)) {
-            Slow slow = decode_slowly(bits, lookup, first, 4, head_bits, heads + i);
+            Slow slow = decode_slowly(bits, lookup, first + 1, 4, head_bits, heads + i);
             four = slow.four;
-            bit = slow.bit;
+            before = slow.bit - 1;
         }
         n_items += __popc(nonzero_bytes(four));
-        row[i >> 2] = four;
+        *row++ = four;
     }
     if (i < count) {
-        Slow slow = decode_slowly(bits, lookup, bit, count - i, head_bits, heads + i);
-        bit = slow.bit;
+        Slow slow = decode_slowly(bits, lookup, before + 1, count - i, head_bits, heads + i);
+        before = slow.bit - 1;
         n_items += __popc(nonzero_bytes(slow.four));
-        row[i >> 2] = slow.four;
+        *row = slow.four;
     }
-    return {bit - begin, n_items};
+    return {before - begin, n_items};
 }
 
 // Give all values of a sub-stream the same symbol; return how many items they own.
@@ -221,11 +224,14 @@ __device__ __forceinline__ u32 fill_run(u32 symbol, u32 count, u32 *row) {
     return symbol ? count : 0;
 }
 
+// The word before the one in which the sub-streams begin: the header lies before them.
+__device__ __forceinline__ u32 first_word(const Fields &f) { return (f.streams_at >> 2) - 1; }
+
 // Bring the table and the sub-streams to shared memory; return whether the latter have room there.
 template <typename V>
 __device__ __forceinline__ bool bring(const Block<V> &block, const Fields &f, const u16 *lookup, SymbolsShared &shared) {
     for (u32 i = threadIdx.x; i < TABLE_SIZE / 8; i += THREADS) shared.lookup[i] = ((const uint4 *)lookup)[i];
-    u32 first = f.streams_at >> 2, end = (f.lengths_at + 3) >> 2;
+    u32 first = first_word(f), end = (f.lengths_at + 3) >> 2;
     if (end - first > STAGE_WORDS) return false;
     for (u32 i = threadIdx.x; i < end - first + 2; i += THREADS) shared.stage[i] = block.word(least(first + i, block.last));
     return true;
@@ -259,8 +265,7 @@ __device__ __forceinline__ Status decode_symbols(const Block<V> &block, const Fi
     }
     Decoded found;
     if (staged) {
-        // Bits of the stage count from the word in which the sub-streams begin.
-        u32 origin = f.streams_at >> 2 << 5;
+        u32 origin = first_word(f) << 5;   // bits of the stage count from there
         found = decode_stream<V>({shared.stage, STAGE_WORDS}, begin * 8 - origin, count, head_bits, table, row,
                                  heads);
     } else {
@@ -271,14 +276,12 @@ __device__ __forceinline__ Status decode_symbols(const Block<V> &block, const Fi
     return OK;
 }
 
-__device__ __forceinline__ void put_four(const Block<u32> &block, u32 i, const u32 *values) {
-    CHECK(i + 4 <= block.n);
-    *(uint4 *)(block.out + i) = uint4{values[0], values[1], values[2], values[3]};
+__device__ __forceinline__ void put_four(u32 *out, const u32 *values) {
+    *(uint4 *)out = uint4{values[0], values[1], values[2], values[3]};
 }
 
-__device__ __forceinline__ void put_four(const Block<u16> &block, u32 i, const u32 *values) {
-    CHECK(i + 4 <= block.n);
-    *(uint2 *)(block.out + i) = uint2{values[0] | values[1] << 16, values[2] | values[3] << 16};
+__device__ __forceinline__ void put_four(u16 *out, const u32 *values) {
+    *(uint2 *)out = uint2{values[0] | values[1] << 16, values[2] | values[3] << 16};
 }
 
 // Return whether four values at a time can be put, from each fourth on.
@@ -298,7 +301,8 @@ __device__ __noinline__ void put_some(V *out, u32 i, u32 count, uint4 values) {
 template <typename V>
 __device__ __forceinline__ void put_values(const Block<V> &block, bool four_at_once, u32 i, u32 count, const u32 *values) {
     if (four_at_once && count >= 4) {
-        put_four(block, i, values);
+        CHECK(i + 4 <= block.n);
+        put_four(block.out + i, values);
     } else {
         CHECK(count == 0 || i + least(count, 4) <= block.n);
         put_some(block.out, i, count, uint4{values[0], values[1], values[2], values[3]});
