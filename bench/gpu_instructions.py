@@ -76,6 +76,8 @@ MOST_INSTRUCTIONS = {
 LEAST_OCCUPANCY = 37
 
 
+#: Functions for sub-streams with zeros, of which the frames here have none, and for escaped symbols.
+NOT_CALLED = {"measure_others", "write_others", "put_escapes"}
 #: So many instructions at most call a function.
 MOST_CALLING = 40
 
@@ -127,10 +129,9 @@ _TO_SYMBOLS = (
 STEPS = {
     "decode": (
         *_TO_SYMBOLS,
-        # A warp does a sub-stream, 128 values at a time; of the frames here, none has a zero.
-        Step("write_values", r"LDS\.U8", 1, lambda facts: 64),
+        # A warp does a sub-stream, 128 values at a time.
+        Step("write_values", r"LDS\.U8", 2, lambda facts: 64),
         Step("write_dense", r"LDS", 1, lambda facts: 128),
-        Step("write_others", r"SHFL", 6, lambda facts: 0),
     ),
     "decode_planes": (
         *_TO_SYMBOLS,
@@ -151,12 +152,10 @@ STEPS = {
         Step("write_values", r"LDG", 8, lambda facts: 128 * facts.n_planes, innermost=True),
     ),
     "encode": (
-        # A warp does a sub-stream.
-        Step("measure", r"REDUX", 2, lambda facts: 64),
-        Step("write", r"SHFL", 5, lambda facts: 64),
-        # A lane takes a word of items, then one of codes.
-        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil(facts.item_words[0] / 32)),
-        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil((facts.code_words / 64 + 1) / 32), 1),
+        # A warp does a sub-stream; a lane takes a word of codes.
+        Step("measure", r"REDUX", 4, lambda facts: 64),
+        Step("write", r"SHFL", 11, lambda facts: 64),
+        Step("bring_out", r"STS", 1, lambda facts: 64 * ceil((facts.code_words / 64 + 1) / 32)),
     ),
     "encode_planes": (
         # A warp does a sub-stream, then plane by plane; what it brings out is codes first.
@@ -289,7 +288,7 @@ def issued(code: Sequence[Instruction], steps: Sequence[Step], facts: Facts) -> 
     bodies, weights = list(loops(code)), np.full(len(code), float(WARPS))
     turns: list[tuple[range, float]] = []
     for step in steps:
-        own = [body for body in bodies if step.function in code[body[-1]].functions]
+        own = [body for body in bodies if step.function in code[body[-1]].functions and is_called(code[body[-1]])]
         if step.innermost:
             own = [body for body in own if any(re.search(step.marker, code[i].text) for i in body)]
             own = [body for body in own if not any(other != body and other[0] in body for other in own)]
@@ -305,7 +304,13 @@ def issued(code: Sequence[Instruction], steps: Sequence[Step], facts: Facts) -> 
         weights[body.start : body.stop] = count
     for body in rare(code):
         weights[body.start : body.stop] = 0
+    weights[[not is_called(instruction) for instruction in code]] = 0
     return float(weights.sum())
+
+
+def is_called(instruction: Instruction) -> bool:
+    """Return whether a frame as those here reaches an instruction, as far as functions tell."""
+    return NOT_CALLED.isdisjoint(instruction.functions)
 
 
 def rare(code: Sequence[Instruction]) -> Iterator[range]:

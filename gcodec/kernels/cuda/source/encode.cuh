@@ -54,9 +54,11 @@ constexpr u32 CODE_WORDS = STREAM_VALUES * 20 / 32 + 5;    // of a sub-stream, a
 
 // What the values of a symbol take:
 //
-//     bits      31 ... 12   8              6         5        4 ... 0
-//               code        owns an item   no code   escape   length of the code; with that of its head for an escape
-constexpr u32 OWNS = 1u << 8, FAILS = 1u << 6, ESCAPES = 1u << 5, LENGTH = 31, CODE_BIT = 12;
+//     bits      31 ... 20   17        16       8              4 ... 0
+//               code        no code   escape   owns an item   length of the code; with that of its head for an escape
+//
+// Lengths and items of eight values are summed as they stand: the length then has bits 7 ... 0, the items 11 ... 8.
+constexpr u32 OWNS = 1u << 8, FAILS = 1u << 17, ESCAPES = 1u << 16, LENGTH = 31, CODE_BIT = 20;
 
 // The regions of a coded block; all in bytes.
 struct Places {
@@ -184,8 +186,8 @@ __device__ __forceinline__ u32 entry_of_symbol(const EncodeTables &tables, u32 b
 __device__ __forceinline__ u32 takes_of(const u32 *entries) {
     u32 sum = 0;
 #pragma unroll
-    for (u32 k = 0; k < LANE_VALUES; k++) sum += entries[k] & (OWNS | LENGTH);   // at most 160, and 8 in bits 8 ... 11
-    return (sum & 255) | sum >> 8 << 16;
+    for (u32 k = 0; k < LANE_VALUES; k++) sum += entries[k];
+    return (sum & 255) | (sum & 0xF00) << 8;
 }
 
 // Return the bytes of a sub-stream, of which one whose values are all zero has none, and 16 bits up its items.
