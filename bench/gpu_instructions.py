@@ -66,12 +66,12 @@ SHARED_BYTES = {(8, 0): 164 << 10, (9, 0): 228 << 10, (10, 0): 228 << 10}
 REGISTERS, MAX_WARPS, SYSTEM_BYTES = 1 << 16, 64, 1 << 10
 #: What kernels shall keep to.
 MOST_INSTRUCTIONS = {
-    "decode": 110.0,
-    "encode": 170.0,
-    "decode_planes": 1.6 * 110,
-    "encode_planes": 1.6 * 170,
-    "decode_general": 2.0 * 110,
-    "encode_general": 1.8 * 170,
+    "decode": 60.0,
+    "encode": 95.0,
+    "decode_planes": 165.0,
+    "encode_planes": 250.0,
+    "decode_general": 205.0,
+    "encode_general": 265.0,
 }
 LEAST_OCCUPANCY = 37
 
