@@ -191,6 +191,8 @@ class FrameReader:
                 _check_base(hashing, prelude)
                 hashing = None
         if begin == end:
+            if not prelude.n_blocks:  # no block would look at the base
+                _check_base(hashing, prelude)
             return
         first = begin << prelude.block_log2
         referred = None if base is None else BaseArray(base, hashing)

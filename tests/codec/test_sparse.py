@@ -23,7 +23,7 @@ from tests.support import laws
 from tests.support.base_pairs import stepped
 from tests.support.bit_patterns import KINDS, Array, Bits, from_floats, gaussian, noise, pieces, specials, typed
 from tests.support.encode_modes import modes
-from tests.support.frame_builder import BlockWriter, Built, Changes, Draft, base_template, build_frame
+from tests.support.frame_builder import BlockWriter, Built, Changes, Draft, base_template, build_frame, mutations
 from tests.support.frame_builder.sparse import SparseWriter, random_code, random_counts
 from tests.support.reference import DTYPES, DType, base_hash
 
@@ -431,6 +431,18 @@ def test_streams_send_arrays_of_scattered_zeros_as_sparse_frames(dtype, mantissa
     assert sizes[0:6:2] == alone
     assert all(kinds_of(frames[k]) == {4} for k in (0, 2, 4))
     assert sizes[3] < sizes[1]  # the first dense array carries the codebook, later ones name it
+
+
+@pytest.mark.parametrize("code", DTYPES)
+def test_a_frame_without_values_is_refused_with_another_base_than_an_empty_one(code):
+    for seed in range(6):
+        built = build_frame(
+            Random(seed), dtype=code, n_values=0, kinds=["sparse"], with_base=True, n_codebooks=0 if seed < 4 else 1
+        )
+        assert len(laws.outcome(built.frame, built.codebooks, built.base)) == 0
+        for mutation in mutations(built.frame, Random(seed), built.codebooks, ["base that is not at hand"]):
+            found = laws.outcome(mutation.frame, built.codebooks, built.base)
+            assert found == laws.reference_outcome(mutation.frame, built.codebooks, built.base) == "unsupported"
 
 
 @every_type
