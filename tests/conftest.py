@@ -30,7 +30,7 @@ LONGEST = (
     "sync/test_example.py",
     "kernels/test_vector_steps.py",
     "plan/test_indexing.py",
-    "adaptive/test_adaptive.py",
+    "adaptive/test_every_controller.py",
     "compressors/test_feedback.py",
     "codec/test_codec.py",
     "format/test_reference.py",

@@ -110,7 +110,7 @@ def test_every_public_setting_is_tried_with_wrong_fields():
     public: set[Any] = {
         value
         for room in (gc, ga, gd)
-        for value in map(vars(room).get, room.__all__)
+        for value in (getattr(room, name) for name in room.__all__)
         if inspect.isclass(value) and is_dataclass(value) and not inspect.isabstract(value)
     }
     others = {kind.__name__ for kind in public - SETTINGS.keys() if any(field.init for field in fields(kind))}

@@ -2,13 +2,49 @@
 
 A controller decides how much is sent of which tensor. It sees nothing but numbers that are the same on all ranks, so
 every rank comes to the same settings at the same step, whichever rank it is; it knows neither how ranks are connected
-nor what a compressor does inside. There are two kinds, by when they decide:
+nor what a compressor does inside. There are three kinds, by when they decide:
 
     Selector    within a step: of settings tried on the step's own gradients, which one is sent (GraVAC)
     Planner     between steps: from gradients added up over a period, the settings of the next one (Accordion, L-GreCo)
+    Controller  before a step: from the step's number and the learning rate alone, without a look at gradients
 
 What a planner decides takes two halves. :meth:`Planner.decide` looks at tensors, on one rank only, and returns numbers;
 :meth:`Planner.apply` gets these numbers on all ranks, and changes what the controller knows. ``driver`` connects them.
+
+A complete controller, a file beside this one: it sends tensors by one setting, and from a step on by another one.
+
+    '''Stepped sends tensors by one setting until a step, and by another one from it on.'''
+
+    from __future__ import annotations
+
+    from dataclasses import dataclass
+    from typing import ClassVar
+
+    from ..compressors.contract import Compressor, check_whole
+    from .contract import Controller, Settings
+
+
+    @dataclass
+    class Stepped(Controller):
+        '''All tensors are sent by the same setting, which changes once.
+
+        Attributes:
+            before: Setting of the steps below ``at``.
+            after: Setting of the other steps.
+            at: Number of the first step that is sent by ``after``, from 0.
+        '''
+
+        kind: ClassVar[str] = "Stepped"
+        before: Compressor
+        after: Compressor
+        at: int = 1000
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_whole("at", self.at, 0)
+
+        def settings(self, step: int, rate: float | None) -> Settings:
+            return dict.fromkeys(self.shapes, self.before if step < self.at else self.after)
 """
 
 from __future__ import annotations

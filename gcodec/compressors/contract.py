@@ -29,18 +29,52 @@ Two rules keep ranks together:
    branch may depend on settings, shapes and answers, never on a rank's own values.
 2. The average is computed from answers alone, in one order. Then it is the same on all ranks, bit for bit.
 
-A complete compressor, which sends the signs of a gradient and its mean size:
+A complete compressor, a file beside this one: it sends the signs of a gradient, a bit each, and their mean size.
+
+    '''MeanSign sends a bit for each value, its sign, and the mean size of all values.'''
+
+    from __future__ import annotations
+
+    import math
+    import struct
+    from collections.abc import Sequence
+    from dataclasses import dataclass
+
+    import torch
+
+    from .bit_packing import pack_bits, packed_size, unpack_bits
+    from .contract import AllGather, Compressor, Conversation, Memory, Outcome, Place, check_gradient, sum_by_rank, wide
+    from .payload import ENVELOPE, QUANTIZED, errors_of_rank, seal, unseal
+
 
     @dataclass(frozen=True)
     class MeanSign(Compressor):
-        def compress(self, gradient, memory, place):
-            size = yield from all_reduce_mean(gradient.abs().mean(), place.size)
-            sent = gradient.sign() * size
-            average = yield from all_reduce_mean(sent.clone(), place.size)
-            return Outcome(average, sent, gradient.numel() / 32)
+        '''Sends each value as plus or minus the mean size of the tensor's values; 0 as plus.'''
 
-        def floats(self, shape):
-            return math.prod(shape) / 32
+        def compress(self, gradient: torch.Tensor, memory: Memory, place: Place) -> Conversation:
+            check_gradient(gradient)
+            size = float(gradient.abs().sum(dtype=torch.float64)) / max(gradient.numel(), 1)
+            signs = pack_bits((gradient < 0).reshape(-1).cpu().numpy().view("u1"), 1)
+            sealed = seal(QUANTIZED, gradient.dtype, gradient.numel(), struct.pack("<d", size), signs)
+            payloads = yield AllGather(sealed)
+            terms = [self.unpack(payload, rank, gradient) for rank, payload in enumerate(payloads)]
+            average = sum_by_rank(terms, torch.empty_like(terms[0])).div_(place.size).to(gradient.dtype)
+            return Outcome(average, terms[place.rank], self.floats(gradient.shape))
+
+        def unpack(self, payload: bytes, rank: int, like: torch.Tensor) -> torch.Tensor:
+            '''Return what a rank has sent, in the dtype in which it is added up.'''
+            with errors_of_rank(rank):
+                body = unseal(payload, QUANTIZED, like.dtype, like.numel())
+                signs = unpack_bits(body[8:], like.numel(), 1)
+            (size,) = struct.unpack_from("<d", body)
+            values = torch.from_numpy(signs).to(like.device, wide(like.dtype)).mul_(-2 * size).add_(size)
+            return values.view(like.shape)
+
+        def floats(self, shape: Sequence[int]) -> float:
+            return math.prod(shape) / 32 + 1
+
+        def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> float:
+            return ENVELOPE + 8 + packed_size(math.prod(shape), 1)
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The laws of controllers, GraVAC and Accordion, on made-up measurements and on simulated ranks."""
+"""The laws of GraVAC and Accordion, and of states, on made-up measurements and on simulated ranks."""
 
 from __future__ import annotations
 
 import copy
-import io
 import math
 from typing import Any
 
@@ -13,18 +12,17 @@ pytest.importorskip("torch")
 
 import torch
 
-from gcodec.adaptive import Accordion, Adaptive, Geometric, GraVAC, KMeans, LGreCo, Listed, Range, gravac_bits, ranks
-from gcodec.adaptive.driver import load_packed_state, packed_state
+from gcodec.adaptive import Accordion, Adaptive, Geometric, GraVAC, KMeans, LGreCo, Listed, Range, ranks
 from gcodec.adaptive.losses import at_factor, loss, rounded_to_bits, square
 from gcodec.adaptive.multilevel import Chosen, probe_settings
 from gcodec.averaging.averager import Averager, CompressionPlan
-from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection
+from gcodec.averaging.feedback import MomentumCorrection
 from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import DGC, QSGD, Dense, Frames, GradZip, Place, PowerSGD, RandomK, RedSync, TopK, alone
 from gcodec.errors import InvalidArgument
 from tests.adaptive.simulated_ranks import advance, counter, of
-from tests.distributed.adaptive_cases import CONTROLLERS, PLANS, decisions
 from tests.support.compressor_settings import SHAPES, gradients_at, mean_of, norm, same
+from tests.support.controller_settings import with_junk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -145,48 +143,6 @@ def test_rounded_to_bits_rounds_as_frames_do(bits):
 # GraVAC, on simulated ranks
 
 
-@pytest.mark.parametrize(
-    "controller",
-    [
-        GraVAC(TopK(0.1), 2, 50, 0.6, window=3),
-        GraVAC(DGC(0.1), 2, 50, 0.6, window=3),
-        GraVAC(RedSync(0.1), 2, 50, 0.6, window=3, nested=False),
-        GraVAC(RandomK(0.1), 1.5, 50, 0.3, window=3),
-        GraVAC(PowerSGD(1), 2, 20, 0.4, window=3),
-        gravac_bits((9, 5, 1), 0.99, window=3),
-        Accordion(PowerSGD(4), TopK(0.01), period=3),
-    ],
-    ids=lambda controller: repr(controller)[:40],
-)
-def test_error_feedback_telescopes_under_every_controller_and_across_a_resume(controller):
-    """Averages and residuals add up to all gradients, and averages are the same on all ranks and after a resume."""
-    size, steps = 3, 10
-    group = ranks(size, TopK(0.1), controller, counter())
-    sent = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in SHAPES.items()}
-    all_there_was = {name: item.clone() for name, item in sent.items()}
-    for step in range(steps):
-        if step == 5:
-            old = group
-            group = ranks(size, TopK(0.1), controller, counter())
-            for rank, before in zip(group, old, strict=True):
-                rank.load_state_dict(before.state_dict())
-            twin = ranks(size, TopK(0.1), controller, counter())
-            for rank, before in zip(twin, old, strict=True):
-                rank.load_state_dict(before.state_dict())
-        averages = advance(group, step)
-        if step >= 5:
-            again = advance(twin, step)
-            assert all(same(again[name], averages[name]) for name in averages)
-        for name, item in mean_of(gradients_at(step, size)).items():
-            all_there_was[name] += item.double()
-            sent[name] += averages[name].double()
-    for name, whole in all_there_was.items():
-        left = sum(
-            (r.double() for rank in group if (r := rank.averager.residual(name)) is not None), torch.zeros_like(whole)
-        )
-        assert norm(whole - sent[name] - left / size) <= 1e-5 * norm(whole)
-
-
 def test_a_resumed_gravac_run_decides_as_an_uninterrupted_one():
     controller = GraVAC(TopK(0.1), 2, 64, 0.3, window=4, omega=0.02, policy=Geometric(), weight=0.5)
     whole, group = ranks(2, TopK(0.1), controller, counter()), ranks(2, TopK(0.1), controller, counter())
@@ -200,31 +156,6 @@ def test_a_resumed_gravac_run_decides_as_an_uninterrupted_one():
         assert all(same(a[name], b[name]) for name in a)
     assert of(whole).log == of(group).log
     assert len(set(of(whole).log)) > 2
-
-
-@pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection()], ids=repr)
-@pytest.mark.parametrize("name", CONTROLLERS)
-def test_runs_of_every_controller_resume_from_packed_states(name, feedback):
-    """Runs are resumed at the start, in the middle of a period and at its end; all times but the first are the same,
-    too."""
-    plan = PLANS.get(name, CompressionPlan(TopK(0.1), feedback))
-    whole = ranks(3, plan, CONTROLLERS[name], counter())
-    params = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
-    for step in range(7):
-        if step in (0, 3, 4):
-            buffer = io.BytesIO()
-            torch.save([packed_state(rank, SHAPES) for rank in whole], buffer)
-            saved = torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
-            group = ranks(3, plan, CONTROLLERS[name], counter())
-            for rank, state in zip(group, saved, strict=True):
-                load_packed_state(rank, state, params)
-            assert [packed_state(rank, SHAPES) for rank in group] == saved
-        wanted, result = advance(whole, step, rate=1.0), advance(group, step, rate=1.0)
-        assert all(same(result[tensor], wanted[tensor]) for tensor in wanted)
-        assert decisions(of(group)) == decisions(of(whole))
-    for other in range(3):
-        with pytest.raises(InvalidArgument):
-            load_packed_state(group[other], saved[other - 1], params)
 
 
 @pytest.mark.parametrize(("denominator", "bound"), [("fed", 1.05), ("raw", math.inf)])
@@ -307,69 +238,11 @@ def test_averages_stay_finite_with_gravac_and_momentum_correction():
         assert all(bool(torch.isfinite(item).all()) for item in advance(group, step).values())
 
 
-@pytest.mark.parametrize("name", list(CONTROLLERS))
-def test_decisions_and_averages_do_not_depend_on_the_default_dtype(name):
-    """In bfloat16, norms and thresholds would be rounded on their way to the ranks, and random factors be coarse."""
-
-    def run(dtype: torch.dtype) -> tuple[Any, dict[str, torch.Tensor]]:
-        plan = PLANS.get(name, CompressionPlan(PowerSGD(2) if name == "lgreco" else TopK(0.1)))
-        group = ranks(2, plan, copy.deepcopy(CONTROLLERS[name]), counter(0.3))
-        gradients = [gradients_at(step, 2) for step in range(5)]
-        before = torch.get_default_dtype()
-        try:
-            torch.set_default_dtype(dtype)
-            for by_rank in gradients:
-                averages = run_conversations(
-                    [rank.average(own, rate=0.1, samples=1001.0) for rank, own in zip(group, by_rank, strict=True)]
-                )
-        finally:
-            torch.set_default_dtype(before)
-        return of(group).state_dict(), averages[0]
-
-    (wanted, averages), *others = [run(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)]
-    for state, other in others:
-        assert state == wanted
-        assert all(same(other[key], averages[key]) for key in averages)
-
-
 def test_tensors_whose_shape_changes_between_steps_are_refused():
     group = ranks(1, TopK(0.1), GraVAC(TopK(0.1)))
     advance(group, 0)
     with pytest.raises(InvalidArgument, match=r"linear.* make a new controller"):
         alone(group[0].average({"linear": torch.zeros(60, 71)}))
-
-
-@pytest.mark.parametrize("name", list(CONTROLLERS))
-def test_a_controller_of_two_models_is_refused_by_the_second(name):
-    plan, controller = PLANS.get(name, CompressionPlan(TopK(0.1))), copy.deepcopy(CONTROLLERS[name])
-    first, second = (Adaptive(Averager(plan), controller) for _ in range(2))
-    for _ in range(2):
-        alone(first.average({"linear": torch.ones(60, 70)}, rate=0.1))
-    saved = first.state_dict()
-    for other in (second, Adaptive(Averager(plan), controller)):
-        with pytest.raises(InvalidArgument, match="controller must be newly made for each model"):
-            alone(other.average({"linear": torch.ones(60, 70)}, rate=0.1))
-    assert {key: first.state_dict()[key] for key in ("step", "controller")} == {
-        key: saved[key] for key in ("step", "controller")
-    }
-
-
-@pytest.mark.parametrize("name", list(CONTROLLERS))
-def test_sparse_gradients_are_refused_by_name(name):
-    rank = Adaptive(Averager(PLANS.get(name, CompressionPlan(TopK(0.1)))), copy.deepcopy(CONTROLLERS[name]))
-    gradients = {"linear": torch.ones(60, 70), "embedding.weight": torch.eye(60).to_sparse()}
-    with pytest.raises(InvalidArgument, match="'embedding\\.weight'"):
-        alone(rank.average(gradients, rate=0.1))
-    alone(rank.average({**gradients, "embedding.weight": torch.eye(60)}, rate=0.1))
-
-
-def test_a_step_without_compressible_tensors_is_averaged_without_a_decision():
-    for controller in (GraVAC(TopK(0.1)), Accordion(TopK(0.5), TopK(0.1), period=1)):
-        (rank,) = ranks(1, TopK(0.1), controller)
-        assert same(alone(rank.average({"bias": torch.ones(3)}))["bias"], torch.ones(3))
-
-
-# Accordion
 
 
 def test_states_of_other_controllers_and_versions_are_refused():
@@ -443,59 +316,6 @@ def after_a_decision(controller):
     for step in range(2):
         alone(rank.average(gradients_at(step, 1)[0], rate=0.1))
     return rank
-
-
-def test_a_controllers_state_holds_plain_values_and_tensors_only():
-    group = ranks(2, TopK(0.1), GraVAC(TopK(0.1), 2, 8, 0.5, window=2))
-    advance(group, 0)
-
-    def plain(value):
-        if isinstance(value, dict):
-            return all(isinstance(key, str | int | float) and plain(item) for key, item in value.items())
-        if isinstance(value, list):
-            return all(map(plain, value))
-        return isinstance(value, int | float | str) or torch.is_tensor(value)
-
-    assert plain(group[0].state_dict())
-
-
-JUNK: tuple[Any, ...] = (None, -1, math.inf, "x", b"x", [], [1], {}, {"a": 1}, torch.zeros(3), torch.zeros(0))
-
-
-def places_in(state, path=()):
-    """Yield the place of everything in a state, as keys and numbers."""
-    for key, value in state.items() if isinstance(state, dict) else enumerate(state):
-        yield (*path, key)
-        if isinstance(value, dict | list):
-            yield from places_in(value, (*path, key))
-
-
-def with_junk(state, path, value):
-    """Return a copy of a state with another value at a place."""
-    changed = copy.deepcopy(state)
-    part = changed
-    for key in path[:-1]:
-        part = part[key]
-    part[path[-1]] = value
-    return changed
-
-
-@pytest.mark.parametrize("name", CONTROLLERS)
-def test_states_with_junk_in_them_are_refused_by_an_InvalidArgument_or_taken(name):
-    def new():
-        return Adaptive(Averager(PLANS.get(name, CompressionPlan(TopK(0.1)))), copy.deepcopy(CONTROLLERS[name]))
-
-    rank, refused = new(), set()
-    for step in range(5):
-        alone(rank.average(gradients_at(step, 1)[0], rate=0.1))
-    state = rank.state_dict()
-    for path in places_in(state):
-        for junk in JUNK:
-            try:
-                new().load_state_dict(with_junk(state, path, junk))
-            except InvalidArgument:
-                refused.add(path[0])
-    assert refused == state.keys()
 
 
 def test_sums_residuals_and_numbers_of_another_kind_are_refused():

@@ -6,9 +6,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+import gcodec.adaptive
 from gcodec.adaptive import Accordion, Controller, GlobalThreshold, GraVAC, KMeans, LGreCo, gravac_bits
 from gcodec.compressors import TopK
 from gcodec.errors import InvalidArgument
+from tests.support.controller_settings import is_controller
 
 CONTROLLERS: dict[str, Controller] = {
     "Accordion": Accordion(TopK(0.1), TopK(0.01)),
@@ -24,6 +26,12 @@ KEYS = {
     "KMeans": ["kind", "choices"],
     "GlobalThreshold": ["kind", "found"],
 }
+
+
+def test_every_public_controller_is_here():
+    public = {value for name in gcodec.adaptive.__all__ if is_controller(value := getattr(gcodec.adaptive, name))}
+    assert public - set(map(type, CONTROLLERS.values())) == set()
+    assert CONTROLLERS.keys() == KEYS.keys()
 
 
 @pytest.mark.parametrize("kind", CONTROLLERS)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
 
+import gcodec.compressors
 from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback, MomentumCorrection, WarmUp
 from gcodec.averaging.state import pack_state
-from gcodec.compressors import ACPSGD, DGC, Dense, GradNA, GradZip, PowerSGD, RandomK, RedSync, TopK, alone
+from gcodec.compressors import ACPSGD, DGC, Compressor, Dense, GradNA, GradZip, PowerSGD, RandomK, RedSync, TopK, alone
 from gcodec.compressors.lowrank import Alternating
 from gcodec.compressors.payload import DTYPE_CODES, PART, QUANTIZED, SPARSE
 from tests.support.compressor_settings import PROMISES
@@ -38,6 +41,17 @@ REPRS = {
     "switch=0.5)",
     "fp8": "Frames(bits=2, optimizer=None)",
 }
+
+
+def test_every_public_compressor_has_its_laws_and_its_repr_here():
+    public = {value for name in gcodec.compressors.__all__ if is_setting(value := getattr(gcodec.compressors, name))}
+    assert public - {type(promise.setting) for promise in PROMISES.values()} == set()
+    assert public - {type(PROMISES[name].setting) for name in REPRS} == set()
+
+
+def is_setting(value):
+    """Tell whether something is a compressor that can be made."""
+    return isinstance(value, type) and issubclass(value, Compressor) and not inspect.isabstract(value)
 
 
 @pytest.mark.parametrize("name", REPRS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -29,10 +30,12 @@ from gcodec.compressors import (
     RedSync,
     SparCML,
     TopK,
+    contract,
 )
 from gcodec.compressors.contract import AllGather, AllReduce, alone
 from gcodec.errors import InvalidArgument, PeerError
 from tests.support.compressor_settings import gradients_at, mean_of, norm, run, same
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -214,3 +217,9 @@ def test_importing_a_compressor_loads_no_other():
     ours = {"powersgd", "lowrank", "casts", "contract", "outcome"}
     below = {"gcodec", "gcodec.dtypes", "gcodec.errors"}
     assert set(loaded) == {*below, "gcodec.compressors", *(f"gcodec.compressors.{x}" for x in ours)}
+
+
+def test_the_page_about_compressors_of_ones_own_shows_the_example_of_the_contract():
+    _, _, shown = (contract.__doc__ or "").partition("@dataclass")
+    lines = textwrap.dedent("    @dataclass" + shown).replace("'''", '"""').strip()
+    assert lines in (ROOT / "docs/algorithms/writing.md").read_text()

@@ -20,45 +20,25 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.distributed as gd
 from gcodec.adaptive import (
-    Accordion,
     Adaptive,
     AdaptiveOptimizer,
-    GlobalThreshold,
     GraVAC,
-    KMeans,
-    LGreCo,
-    Planner,
-    gravac_bits,
+    Selector,
     ranks,
 )
 from gcodec.averaging.averager import Averager, CompressionPlan
 from gcodec.averaging.simulate import run_conversations
-from gcodec.compressors import QSGD, Dense, Frames, PowerSGD, RandomK, TopK
+from gcodec.compressors import Dense, TopK
 from gcodec.distributed.stats import Counters
 from tests.distributed.compressor_cases import Given, averages_at, gradients_of, said_of_unknown_name
 from tests.distributed.rank_basics import Net, batch_of, crc, rank
 from tests.support.compressor_settings import gradients_at, same
-
-CONTROLLERS: dict[str, Any] = {
-    "gravac": GraVAC(TopK(0.1), 2, 32, 0.3, window=2, omega=0.0),
-    "gravac random-k": GraVAC(RandomK(0.1), 1.5, 6, 0.2, window=2, omega=0.0),
-    "gravac bits": gravac_bits((9, 5, 3, 1), epsilon=0.9, window=2, omega=0.0),
-    "lgreco": LGreCo(PowerSGD(3), others=(TopK(0.02),), period=2, accordion=Accordion(PowerSGD(4), PowerSGD(2))),
-    "accordion": Accordion(TopK(0.2), TopK(0.05), period=2, source="reduced"),
-    "clusters": KMeans(QSGD(4), (QSGD(6), QSGD(3)), period=2, source="own"),
-    "threshold": GlobalThreshold(TopK(0.05), period=2),
-}
-PLANS: dict[str, CompressionPlan] = {"gravac bits": CompressionPlan(Frames())}
+from tests.support.controller_settings import CONTROLLERS, PLANS, decisions
 
 
 def counter() -> Any:
     """A clock that goes by how often one looks at it."""
     return itertools.count(0.0).__next__
-
-
-def decisions(controller: Any) -> dict[str, Any]:
-    """Return a controller's state, but for what a clock has a part in."""
-    return {key: value for key, value in controller.state_dict().items() if key != "throughputs"}
 
 
 def follows(group: dist.ProcessGroup, name: str, steps: int = 6) -> tuple[Any, int, int]:
@@ -250,7 +230,7 @@ def under_ddp(group: dist.ProcessGroup, name: str, steps: int = 7, **options: An
         numbers = state.stats()
     assert numbers["compressor"]["tensors"] == steps * len(list(model.parameters()))
     assert numbers["steps"] == steps
-    alone = isinstance(state.controller, Planner) and options.get("overlap", True)
+    alone = not isinstance(state.controller, Selector) and options.get("overlap", True)
     assert (numbers["buckets"][1]["sent_bytes"] > 0) == alone  # else it travels with the last one
     return (crc(result), repr(decisions(state.controller))), len(set(settings)), len(numbers["buckets"])
 

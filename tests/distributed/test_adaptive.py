@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
+from gcodec.adaptive import Selector
 from tests.distributed import adaptive_cases as cases
-from tests.distributed.adaptive_cases import CONTROLLERS
+from tests.support.controller_settings import CONTROLLERS
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Members, Ranks, agreed
 
-WITHIN = ["gravac", "gravac random-k", "gravac bits"]  # a step
-BETWEEN = [name for name in CONTROLLERS if name not in WITHIN]
+BETWEEN = [name for name, controller in CONTROLLERS.items() if not isinstance(controller, Selector)]  # steps
 FORMS: dict[str, dict[str, Any]] = {
     "static_graph": {"static_graph": True},
     "static_graph of mixed types": {"static_graph": True, "narrow": True},

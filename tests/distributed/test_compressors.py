@@ -13,27 +13,29 @@ import torch
 
 from tests.distributed import compressor_cases as cases
 from tests.distributed import compressor_gpu_cases as gpu_cases
+from tests.support.compressor_settings import PROMISES
 from tests.support.rank_fixtures import ranks_of
 from tests.support.ranks import Members, Ranks, agreed
 
-PAIR = [
-    "dense",
-    "float16",
-    "topk",
-    "topk sampled",
-    "random-k",
-    "dgc warming up",
-    "redsync bisection",
-    "redsync same sign",
-    "qsgd",
-    "powersgd",
-    "acp-sgd",
-    "gradzip float16",
-    "sparcml",
-    "fp8",
-    "int8",
-    "blockwise 2 bits",
-]
+#: Settings that speak with other ranks as another one does: a new one does not stand here, and is tried.
+LIKE_ANOTHER = {
+    "bfloat16",
+    "topk rounded",
+    "dgc",
+    "dgc raising",
+    "redsync trimmed",
+    "qsgd l2",
+    "qsgd nearest",
+    "powersgd twice",
+    "gradzip",
+    "gradzip moving",
+    "gradna",
+    "sparcml dense sums",
+    "lossless frames",
+    "int4",
+    "blockwise 3 bits",
+}
+PAIR = [name for name in PROMISES if name not in LIKE_ANOTHER]
 OTHERS = ["topk sampled", "float16", "random-k", "powersgd", "gradzip float16", "sparcml dense sums", "fp8", "int4"]
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
