@@ -136,8 +136,8 @@ def test_changes_are_read_as_worked_out_by_hand(text: str, gap: int, step: int) 
 
 @functools.cache
 def corpus() -> tuple[Built, ...]:
-    """Build frames of sparse blocks only."""
-    return tuple(
+    """Build frames of sparse blocks only: of the first eight types, and of each type with a base and without."""
+    frames = [
         build_frame(
             Random(f"corner {seed}"),
             dtype=1 + seed % 8,
@@ -149,7 +149,13 @@ def corpus() -> tuple[Built, ...]:
             named=seed % 11 == 0,
         )
         for seed in range(400)
-    )
+    ]
+    frames += [
+        build_frame(Random(f"type {code}"), dtype=code, n_values=1100, block_log2=10, kinds=["sparse"], with_base=based)
+        for code in reference.DTYPES
+        for based in (False, True)
+    ]
+    return tuple(frames)
 
 
 def corners(built: Built) -> Iterator[str]:

@@ -16,7 +16,7 @@ from tests.support.reference import BY_NAME, DType
 Bits: TypeAlias = npt.NDArray[np.unsignedinteger]
 Array: TypeAlias = npt.NDArray[Any]
 
-KINDS = BY_NAME  #: those of the usual head, codes 1 to 6
+KINDS = BY_NAME  #: those of the usual head
 #: What numpy has no type for: arrays of it are given to gcodec as unsigned integers and their type's name.
 BITS_ONLY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 STREAM = 1 << 8  #: values per sub-stream, as this encoder writes them
@@ -43,6 +43,7 @@ def from_floats(kind: DType, values: Array) -> Bits:
         half = values.astype(np.float16).view(np.uint16)
     if kind.name == "float8_e5m2":
         return (half >> 8).astype(np.uint8)
+    assert kind.name == "float8_e4m3fn", f"how do floats become {kind.name}?"
     magnitude = np.clip(((half & 0x7FFF) >> 7).astype(np.int64) - (8 << 3), 0, 0x7E)  # its bias is 7, a half's 15
     return (magnitude | (half >> 8 & 0x80)).astype(np.uint8)
 

@@ -129,8 +129,10 @@ DTYPES = {
     21: DType("float32", 32, 12, 20, 23, True),
 }
 BYTES = DTYPES[5]  # of the indices of indexed blocks (§5, §10)
-# Codes from 7 on are the values of codes 1 to 4, which keep the name.
-BY_NAME = {kind.name: kind for code, kind in DTYPES.items() if code < 7}
+# Further codes of a name are the same values with other heads.
+BY_NAME: dict[str, DType] = {}
+for _kind in DTYPES.values():
+    BY_NAME.setdefault(_kind.name, _kind)
 
 
 def join(kind: DType, head: U64, tail: U64) -> U64:
