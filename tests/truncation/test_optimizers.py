@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import subprocess
 import sys
 import warnings
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 from gcodec.errors import InvalidArgument, Unsupported
 from gcodec.format.ladders import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder
 from gcodec.truncation.evaluate import Policy
-from gcodec.truncation.optimizers import OptimizerView, levels_for, view_from_dump, view_from_optimizer
+from gcodec.truncation.optimizers import RULES, OptimizerView, levels_for, view_from_dump, view_from_optimizer
 from gcodec.truncation.reference import round_to_levels, ulp_histogram
+from tests.gpu.native_laws import level_laws
 from tests.support.paths import ROOT
+from tests.truncation.test_real_steps import OPTIMIZERS
 
 if TYPE_CHECKING:
     import torch
@@ -169,6 +172,15 @@ def situations(name, hyper, rng, scales, steps) -> Any:
         state[key] = singles[key] if key in SINGLE else wild(rng, scales[1]) ** (2 if squares else 1)
     grad = wild(rng, scales[1])
     yield theta, state, grad
+
+
+def test_every_rule_is_tried_by_every_law_of_rules():
+    """By those below, by torch's own steps in every precision, and on a device; and the page of rules names it."""
+    assert RULES.keys() == {name for name, _ in CASES}
+    assert RULES.keys() == set(OPTIMIZERS) - {"Momentum", "Nesterov"}  # which are SGD's
+    assert RULES.keys() == {name for name, *_ in level_laws.RULES.values()}
+    page = (ROOT / "docs/algorithms/near-lossless.md").read_text().replace("AdaGrad", "Adagrad")
+    assert not [name for name in RULES if not re.search(rf"\b{name}\b", page, re.IGNORECASE)]
 
 
 # The bound
