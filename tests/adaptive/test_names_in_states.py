@@ -10,6 +10,7 @@ import gcodec.adaptive
 from gcodec.adaptive import Accordion, Controller, GlobalThreshold, GraVAC, KMeans, LGreCo, gravac_bits
 from gcodec.compressors import TopK
 from gcodec.errors import InvalidArgument
+from tests.support.compressor_settings import is_described
 from tests.support.controller_settings import is_controller
 
 CONTROLLERS: dict[str, Controller] = {
@@ -28,10 +29,11 @@ KEYS = {
 }
 
 
-def test_every_public_controller_is_here():
+def test_every_public_controller_is_here_and_has_its_page():
     public = {value for name in gcodec.adaptive.__all__ if is_controller(value := getattr(gcodec.adaptive, name))}
     assert public - set(map(type, CONTROLLERS.values())) == set()
     assert CONTROLLERS.keys() == KEYS.keys()
+    assert [kind for kind in KEYS if not is_described(kind)] == []
 
 
 @pytest.mark.parametrize("kind", CONTROLLERS)

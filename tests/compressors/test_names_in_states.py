@@ -17,7 +17,7 @@ from gcodec.averaging.state import pack_state
 from gcodec.compressors import ACPSGD, DGC, Compressor, Dense, GradNA, GradZip, PowerSGD, RandomK, RedSync, TopK, alone
 from gcodec.compressors.lowrank import Alternating
 from gcodec.compressors.payload import DTYPE_CODES, PART, QUANTIZED, SPARSE
-from tests.support.compressor_settings import PROMISES
+from tests.support.compressor_settings import PROMISES, is_described
 
 REPRS = {
     "dense": "Dense()",
@@ -43,8 +43,9 @@ REPRS = {
 }
 
 
-def test_every_public_compressor_has_its_laws_and_its_repr_here():
+def test_every_public_compressor_has_its_laws_its_page_and_its_repr_here():
     public = {value for name in gcodec.compressors.__all__ if is_setting(value := getattr(gcodec.compressors, name))}
+    assert [kind.__name__ for kind in public if not is_described(kind.__name__)] == []
     assert public - {type(promise.setting) for promise in PROMISES.values()} == set()
     assert public - {type(PROMISES[name].setting) for name in REPRS} == set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from gcodec.compressors import (
     TopK,
     contract,
 )
+from tests.support.paths import ROOT
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"linear": (60, 70), "bias": (70,), "images": (16, 9, 3, 3), "wide": (8, 400)}
 
@@ -100,6 +102,12 @@ PROMISES: dict[str, Promise] = {
     "fp8": Promise(NAMED_PLANS["fp8"].compressor, Frames(23), off=ESTIMATED),
     "example of the contract": Promise(shown_in(contract, "A complete compressor").MeanSign()),
 }
+
+
+def is_described(name: str) -> bool:
+    """Tell whether a page about algorithms names a compressor or a controller."""
+    pages = [path for path in (ROOT / "docs/algorithms").glob("*.md") if path.name != "writing.md"]
+    return any(re.search(rf"\b{name}\b", path.read_text()) for path in pages)
 
 
 def gradients_at(
