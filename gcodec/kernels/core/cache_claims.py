@@ -44,6 +44,7 @@ def claimed(folders: Sequence[Path], name: str, longest_wait: float = _LONGEST_W
         for themselves.
     """
     file = next((file for file in map(_file_of_claims, folders) if file is not None), None)
+    # Below 2**62, as places in files are numbers with a sign.
     place = xxh3_64_intdigest(name.encode()) >> 2  # two kernels at one place would only wait for each other
     if file is None or not _lock(file, place, longest_wait):
         yield False
@@ -58,6 +59,8 @@ def _lock(file: int, place: int, longest_wait: float) -> bool:
     """Return whether a byte could be locked."""
     end = monotonic() + longest_wait
     while True:
+        # Asked for again and again, rather than waited for: only a signal could end such a wait, and signals belong to
+        # the program that gcodec is a part of.
         try:
             lockf(file, LOCK_EX | LOCK_NB, 1, place)
         except (BlockingIOError, PermissionError):  # another process has it

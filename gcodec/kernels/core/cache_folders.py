@@ -52,6 +52,7 @@ def lasting_folders(source: Path, named: str, home: Path | None) -> tuple[Path, 
 
 def can_be_written(folder: Path) -> bool:
     """Return whether this process may write to a folder, or make it."""
+    # What is not there can be made if the nearest folder above it that is there can be written to.
     there = (path for path in (folder.absolute(), *folder.absolute().parents) if os.access(path, os.F_OK))
     return os.access(next(there, folder), os.W_OK)
 
@@ -69,9 +70,12 @@ def temporary_folder(make: bool) -> Path | None:
         folder = parent / f"gcodec-{os.geteuid()}"
         if make:
             folder.mkdir(mode=0o700, exist_ok=True)
+        # Not what a link leads to: it may be another user's, who can then lead it elsewhere.
         above, here = parent.stat(), folder.lstat()
     except OSError:
         return None
+    # Who may write to the folder above may put another folder in the place of ours. Not if it is sticky, as /tmp is:
+    # there, only owners may rename or remove what is theirs.
     replaceable = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not above.st_mode & stat.S_ISVTX
     own = stat.S_ISDIR(here.st_mode) and here.st_uid == os.geteuid() and not here.st_mode & 0o077
     return folder if own and not replaceable and above.st_uid in (0, os.geteuid()) else None

@@ -34,8 +34,11 @@ def from_half(bits):
     processor might take for zero.
     """
     magnitude = U32(U32(bits & U32(0x7FFF)) << U32(13))
+    # 0x38000000 is 112 << 23, by which the biases of the exponents differ: 127 of float32 less 15. Of denormals, which
+    # have no 1 in front of the mantissa, and the exponent of the smallest normal numbers, it is one more.
     normal = float_from_bits(U32(magnitude + U32(0x38000000)))
     denormal = float_from_bits(U32(magnitude + U32(0x38800000))) - _MIN_NORMAL_HALF
+    # 1 << 23: below that the exponent is 0.
     size = normal if magnitude >= U32(0x800000) else denormal
     return float_from_bits(U32(bits_of_float(size) | U32(U32(bits & U32(0x8000)) << U32(16))))
 
@@ -62,5 +65,6 @@ def widen_half(bits, out):
     """
     for i in range(len(bits)):
         half = U32(bits[i])
+        # Their exponent, 31 of 5 bits, has become 143, and has to be 255: all its bits are set; sign and mantissa stay.
         special = U32(0x7F800000) if half & U32(_INFINITE) == U32(_INFINITE) else U32(0)
         out[i] = float_from_bits(U32(bits_of_float(from_half(half)) | special))

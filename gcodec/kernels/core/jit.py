@@ -108,6 +108,8 @@ def _type_of_kernel(kernel: Kernel, context: Any) -> Any:
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    # "numpy": a division by 0 is infinite or NaN; by Python's model each would be tested, to raise. NUMBA_BOUNDSCHECK
+    # is heard, whatever is said here.
     options |= {"nogil": True, "boundscheck": False, "error_model": "numpy", **NOT_FOR_C}
 
     def decorate(by_numba: bool) -> Any:
@@ -116,6 +118,8 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     def decorate_inner(by_numba: bool) -> Any:
         return njit(cache=by_numba, **options, **CALLED_BY_KERNELS, **COMPILED_AS_PART)(function)
 
+    # Compiled as what Python calls, or as a part of other kernels, which nearly all kernels are one of and few are
+    # both. So the second one is made only when a kernel asks for it.
     def make() -> Any:
         dispatcher = uninterrupted(cached(decorate, _sources))
         return called_by_kernels(dispatcher, lambda: cached(decorate_inner, _sources, INNER))

@@ -129,6 +129,7 @@ def _library_class() -> Any:
         library.enable_object_caching()
         library._set_compiled_object(object_code)
         library._finalize_final_module()
+        # numba reads them from the bitcode, which is not parsed here, and looks in them for what other code refers to.
         codegen._engine._defined_symbols |= set(names)
         return library
 
@@ -330,6 +331,9 @@ class _CheckedFiles:
         temporary = self._temporary(make=False)
         for folder in (*self._folders, *([] if temporary is None else [temporary])):
             try:
+                # In this order. The digest comes first, since pickle runs what it reads: only what was written as a
+                # whole is unpickled. Then stamp and key, since files have numbers, which two processes that write at
+                # the same time may both have given.
                 digest, content = self._files(folder).load(key)
                 if xxh3_128_digest(content) == digest:
                     stamp, saved_under, data = pickle.loads(content)
@@ -380,6 +384,7 @@ def _cached_below(folders: tuple[Path, ...], stamp: str, decorate: Callable[[boo
     for folder in folders:
         below = folder / f"gcodec-{stamp[:32]}{suffix}"
         try:
+            # Content with a folder that is there already, though nothing can be written to it: so that is asked, too.
             below.mkdir(parents=True, exist_ok=True)
             if not os.access(below, os.W_OK):
                 continue

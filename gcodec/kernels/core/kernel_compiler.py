@@ -88,6 +88,7 @@ def _part_class() -> Any:
 
         def get_pointer_to_function(self, name: str) -> int:
             """Return no address: nothing calls a part but what it becomes a part of."""
+            # numba asks for an address when a function is compiled, and means by it that all is to be made ready.
             self._ensure_finalized()
             return 0
 
@@ -99,9 +100,11 @@ def _part_class() -> Any:
                 self._shared_module = parse_bitcode(self.bitcode)
             return super()._get_module_for_linking()
 
+        # Nothing: it is optimized with the kernel that it becomes a part of.
         def _optimize_final_module(self) -> None:
             pass
 
+        # Not the end of numba's own method, which makes machine code.
         def _finalize_final_module(self) -> None:
             self._finalize_dynamic_globals()
             self._verify_declare_only_symbols()
@@ -117,6 +120,7 @@ def _compiling_parts() -> dict[str, Any]:
     """Return the option of ``njit`` by which a kernel is compiled into a part."""
     try:
         base: Any = import_module("numba.core.compiler").Compiler
+        # Raises ValueError of a compiler that takes none.
         list(signature(base).parameters).index("library")
     except (ImportError, AttributeError, ValueError):
         return {}

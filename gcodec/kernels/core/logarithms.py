@@ -15,6 +15,7 @@ def _fractions() -> np.ndarray:
     mantissa = np.arange(1 << 15, 1 << 16, dtype=np.uint64)
     result = np.zeros(len(mantissa), np.uint8)
     for bit in range(7, -1, -1):
+        # Numbers have 15 bits behind the point, and a square, which takes 32 bits at most, has 30.
         mantissa = mantissa * mantissa >> np.uint64(15)
         above = mantissa >= 1 << 16
         mantissa = np.where(above, mantissa >> np.uint64(1), mantissa)

@@ -203,6 +203,7 @@ def lowest_one(typingctx: Any, mask: Any) -> Any:
     """Return the place of the lowest bit of a uint64 that is set; 64 if none is."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # 0 stands for: of 0, the number of bits, and not undefined.
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
 
     return types.int64(types.uint64), generate
@@ -213,6 +214,7 @@ def highest_one(typingctx: Any, number: Any) -> Any:
     """Return the place of the highest bit of a uint64 above 0 that is set."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # 1 stands for: undefined of 0, which never comes. CPUs without an instruction that counts zeros save a branch.
         zeros = builder.ctlz(args[0], ir.Constant(ir.IntType(1), 1))
         return builder.sub(ir.Constant(INDEX, 63), zeros)
 
@@ -238,6 +240,7 @@ if HAS_BMI2:
         mask       0 1 1 0 0 1        bit 0 first; k = 2
         place                5
         """
+        # Bit k is put where the mask has its bit number k, counted from 0.
         return lowest_one(_deposit(U64(U64(1) << U64(k)), mask))
 
 else:
@@ -245,6 +248,7 @@ else:
     @kernel
     def place_of_one(mask, k):
         """Return the place of the set bit of a uint64 that has ``k`` set bits below it."""
+        # Each turn clears the lowest bit that is set, until the one that is looked for is the lowest.
         for _ in range(k):
             mask = U64(mask & U64(mask - U64(1)))
         return lowest_one(mask)

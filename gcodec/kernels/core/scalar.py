@@ -53,6 +53,8 @@ def _shift(operation: str) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             by = _resized(builder, amount, args[1], kind.bitwidth)
+            # What a shift by the width or more gives is undefined in LLVM. Widths are powers of two, so that this is
+            # the amount modulo the width.
             inside = builder.and_(by, ir.Constant(by.type, kind.bitwidth - 1))
             return getattr(builder, operation)(args[0], inside)
 
@@ -80,6 +82,8 @@ def greater(a, b):
 @kernel
 def word_multiplier(index):
     """Return m(i) of docs/format.md section 3 for the 32-bit word at position ``index``: an odd uint32."""
+    # About 2**32 over the golden ratio, whose multiples are spread evenly. Odd, so that a product with it loses
+    # nothing: two different words have different products.
     return U32(U32(U32(index + 1) * U32(0x9E3779B1)) | U32(1))
 
 
@@ -121,6 +125,8 @@ def round_magnitude(bits, drop, infinity, nearest):
     low = U64((U64(1) << U64(drop)) - U64(1))
     kept = U64(bits & ~low)
     if bits >= infinity:
+        # A NaN that has no bits but in what is dropped would become an infinity: low + 1 is the lowest bit that is
+        # kept.
         if bits > infinity and kept == infinity:
             kept = U64(kept | U64(low + U64(1)))
         return kept
@@ -130,6 +136,11 @@ def round_magnitude(bits, drop, infinity, nearest):
         half = U64(low >> U64(1))
         odd = U64(U64(bits >> U64(drop)) & U64(1))
         result = U64(U64(bits + U64(half + odd)) & ~low)
+        # Of the largest finite magnitudes the carry runs on through the exponent, and ends as an infinity:
+        #
+        #     0 11111110 1111...1 + unit = 0 11111111 0000...0
+        #
+        # These are truncated instead.
         if result < infinity:
             return result
     return kept
@@ -151,16 +162,19 @@ def round_value(bits, drop, first, sign_bit, infinity, smallest_normal, nearest,
     sign = U32(bits & sign_bit)
     magnitude = U32(bits ^ sign)
     finite = magnitude < infinity
+    # Not more than 31, which LLVM cannot know: beyond that, it would have to allow for shifts that are undefined.
     unit = U32(U32(1) << U32(U32(drop if finite else first) & U32(31)))
     low = U32(unit - U32(1))
     kept = U32(magnitude & ~low)
     odd = U32(1) if magnitude & unit else U32(0)
     half = U32(U32(low >> U32(1)) + odd)
+    # Where nothing is dropped, `odd` is the value's own lowest bit, and must not be added.
     bump = half if low else U32(0)
     near = U32(U32(magnitude + bump) & ~low)
     near = near if finite else kept
     near = near if near < infinity else kept
     result = near if nearest else kept
+    # As above: a NaN whose bits are all dropped would look like an infinity.
     still_nan = U32(kept | unit) if kept == infinity else kept
     result = still_nan if magnitude > infinity else result
     result = U32(result | sign)
@@ -182,6 +196,7 @@ def add_to_head(bits, difference, head_shift, head_mask):
     """
     field = shift_left(wrap(head_mask, bits), head_shift)
     moved = wrap(bits + shift_left(wrap(difference, bits), head_shift), bits)
+    # A carry out of the head would change the sign above it, which is left out with all else outside of the field.
     return wrap(wrap(bits & ~field, bits) | wrap(moved & field, bits), bits)
 
 
@@ -189,6 +204,7 @@ def add_to_head(bits, difference, head_shift, head_mask):
 def mean_of(total, number):
     """Return the mean of ``number`` heads whose sum is ``total``, rounded down, and 0 of none; both of one unsigned
     type."""
+    # Of no heads the sum is 0, too, and 0 over 1 is what is wanted: no branch, and no division by 0.
     return wrap(total // greater(number, wrap(1, number)), total)
 
 

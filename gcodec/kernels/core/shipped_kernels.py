@@ -77,6 +77,7 @@ def load(kernel: str, stamp: str, key: Any) -> Any:
 
         stored = archive.read(entry_name(kernel, stamp, portable))
         content = zstandard.ZstdDecompressor().decompress(stored[16:])
+        # Before it is unpickled, since pickle runs what it reads.
         if xxh3_128_digest(content) != stored[:16]:
             return None
         made_from, made_for, data = pickle.loads(content)

@@ -60,6 +60,7 @@ class Vector:
         if isinstance(other, Vector):
             return other.value
         if isinstance(other, int):
+            # Of a negative number the bits that it has in so many bits: -1 is all ones.
             return ir.Constant(self.value.type, [other & (1 << self.bits) - 1] * self.n)
         return splat(self.builder, other, self.bits, self.n).value
 
@@ -151,6 +152,10 @@ class Vector:
 
     def number(self) -> Any:
         """Return a mask as a scalar of 64 bits, of which lane k is bit k."""
+        # Lanes of a mask are single bits, and become those of a number as they are:
+        #
+        #     lanes      0 1 1 0 ...        lane 0 first
+        #     number     ... 0110           bit 0 last
         number = self.builder.bitcast(self.value, ir.IntType(self.n))
         return number if self.n == 64 else self.builder.zext(number, INDEX)
 
@@ -226,6 +231,7 @@ def splat(builder: Any, value: Any, bits: int, n: int) -> Vector:
     element, kind = ir.IntType(bits), ir.VectorType(ir.IntType(bits), n)
     if value.type != element:
         value = builder.trunc(value, element) if value.type.width > bits else builder.zext(value, element)
+    # How LLVM wants a broadcast to be written: one lane, picked for all. It becomes a single instruction.
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_POSITION, 0))
     return Vector(builder, first).pick([0] * n)
 
@@ -286,6 +292,8 @@ def pick_bits(picks: Vector, source: Vector) -> Vector:
 def slot_for(builder: Any, value: Any) -> Any:
     """Return the address of a slot on the stack that holds a value, for what a loop or a branch replaces. LLVM keeps it
     in a register."""
+    # At the beginning of the function: in a loop, each turn would take another slot, and LLVM puts in registers only
+    # those that it finds here.
     with builder.goto_entry_block():
         slot = builder.alloca(value.type)
     builder.store(value, slot)
@@ -309,6 +317,7 @@ def for_range(builder: Any, stop: Any, start: int = 0) -> Iterator[Any]:
         builder.cbranch(builder.icmp_signed("<", index, stop), body, after)
     with builder.goto_block(body):
         yield index
+        # It cannot overflow, which lets LLVM count the turns beforehand, and so unroll the loop.
         following = builder.add(index, ir.Constant(stop.type, 1), flags=["nsw"])
         body = builder.basic_block  # the last one, if there were branches
         builder.branch(condition)

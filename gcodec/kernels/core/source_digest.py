@@ -59,8 +59,12 @@ def source_digest(function: Any) -> str:
         if part is None:
             part = _parts[id(thing)] = _part_of(thing)
         for named in part.named:
+            # It returns the place that the thing had already, or the one that it has just been given: only then is it
+            # new.
             if places.setdefault(id(named), len(order)) == len(order):
                 order.append(named)
+        # What a thing names stands as numbers of places, which are the order in which things were met: the same in
+        # every process, unlike addresses, and finite where things name each other in circles.
         digest.update(f"{part.text} {[places[id(named)] for named in part.named]}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
@@ -75,6 +79,7 @@ def _part_of(thing: Any) -> _Part:
         return _Part(thing, _name_of(type(thing)), (*thing,))
     if isinstance(thing, dict):
         return _Part(thing, "dict", tuple(item for pair in thing.items() for item in pair))
+    # Sorted, for their order is that of hashes, which are others in each process for strings.
     if isinstance(thing, set | frozenset):
         return _Part(thing, f"set {sorted(map(repr, thing))}", ())
     if isinstance(thing, np.ndarray):
@@ -101,6 +106,7 @@ def _wrapped(thing: Any) -> _Part:
     if hasattr(thing, "__wrapped__"):
         return _Part(thing, "decorated", (thing.__wrapped__,))
     text = repr(thing)
+    # A repr with an address is another one in each process, so that nothing would ever be found again.
     if _is_of_a_library(type(thing).__module__) and " at 0x" not in text:
         return _Part(thing, f"{_name_of(type(thing))} {text}", ())
     raise UnknownPartError(f"a kernel names {text:.200}, of the type {_name_of(type(thing))}")
@@ -118,6 +124,8 @@ def _function(function: FunctionType) -> _Part:
             texts.append(name)
             named.append(function.__globals__[name])
             if isinstance(named[-1], ModuleType) and not _is_of_a_library(named[-1].__name__):
+                # Of `module.step`, bytecode has both names, but not side by side. All names that the module has are
+                # taken for names in it: a few too many compile something anew that need not be, and none is missed.
                 within = [other for other in names if other in vars(named[-1])]
                 texts += within
                 named += [vars(named[-1])[other] for other in within]
@@ -138,6 +146,8 @@ def _with_nested(code: CodeType) -> Iterable[CodeType]:
 def _text_of(code: CodeType) -> str:
     """Return all of a code object but comments, lines and names of files; for a docstring, that there is one."""
     constants = [_text_of_constant(constant) for constant in code.co_consts]
+    # A docstring is the first of the constants. That it is there counts, because by it all others have another number
+    # in the bytecode; what it says does not.
     if code.co_consts and isinstance(code.co_consts[0], str) and not _loads_first_constant(code):
         constants[0] = "docstring"
     return " ".join(map(str, (
@@ -155,6 +165,8 @@ def _text_of_constant(constant: Any) -> str:
 
 def _loads_first_constant(code: CodeType) -> bool:
     """Return whether a function uses the constant that stands where a docstring would."""
+    # An instruction takes two bytes, its number and its argument. Of an argument above 255 these are the low bits only:
+    # a function with so many constants may seem to use its docstring, which then counts.
     return (_LOAD_CONST, 0) in zip(code.co_code[::2], code.co_code[1::2], strict=True)
 
 

@@ -32,6 +32,7 @@ class Specialized(dict[Hashable, Callable[..., Any]]):
     def __missing__(self, key: Hashable) -> Callable[..., Any]:
         """Return what makes the first call with arguments of these types, and finds the entry for those that follow."""
 
+        # Two threads that come here at once find the same entry, and the second only replaces it by its like.
         def first(*args: Any) -> Any:
             call = self[key] = entry_point(self._kernel, args)
             return call(*args)

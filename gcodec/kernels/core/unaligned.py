@@ -39,6 +39,8 @@ def _loader(bits: int, result: Any) -> Any:
     def typer(typingctx: Any, array: Any, index: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             at = _pointer(context, builder, signature.args[0], args[0], args[1], bits)
+            # Without this, LLVM takes the address for a multiple of the size, and may choose instructions that fail
+            # elsewhere.
             return builder.load(at, align=1)
 
         return result(array, types.intp), generate
@@ -204,6 +206,7 @@ def leading_zeros(typingctx: Any, bits: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # 0 stands for: of 0, the number of bits, and not undefined.
         return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
 
     return types.uint32(types.uint32), generate

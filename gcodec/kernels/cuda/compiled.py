@@ -30,6 +30,7 @@ def kept_on_disk(name: str, kind: str, target: str, make: Callable[[], bytes]) -
         make: Compiles it.
     """
     file = f"{name}-{hashlib.sha256(target.encode()).hexdigest()[:24]}.{kind}"
+    # The file is named by a part of the digest only; all of it stands inside.
     stamp = _digest(target.encode())
     code = _load(file, stamp)
     if code is None:
@@ -59,6 +60,7 @@ def _load(file: str, stamp: bytes) -> bytes | None:
     """Return what was saved under a stamp; None where there is nothing, or something else, or damage."""
     for folder in _folders(make=False):
         with contextlib.suppress(OSError, ValueError):
+            # Three times only, as the code is of any bytes.
             mark, found, digest, code = (folder / file).read_bytes().split(b"\n", 3)
             if (mark, found, digest) == (_MARK, stamp, _digest(code)):
                 return code
@@ -71,6 +73,7 @@ def _save(file: str, stamp: bytes, code: bytes) -> None:
     for folder in _folders(make=True):
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
+            # Written under another name first: other processes find all of the file, or none.
             handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
             try:
                 with os.fdopen(handle, "wb") as written:

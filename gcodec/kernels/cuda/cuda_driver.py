@@ -45,6 +45,7 @@ class Driver:
         self._call("cuDriverGetVersion", ctypes.byref(version))
         self.version = version.value  # the latest CUDA that it knows: 1000 major + 10 minor
         self._launch = self._library.cuLaunchKernel
+        #     kernel | blocks x, y, z | threads x, y, z | bytes of shared memory | stream | arguments, extra
         self._launch.argtypes = [ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3]
 
     def load(self, code: bytes) -> int:
@@ -58,6 +59,7 @@ class Driver:
         """
         module = ctypes.c_void_p()
         log = ctypes.create_string_buffer(_LOG_BYTES)
+        # Numbers of options lie in one array, and their values in another, a size as if it were an address.
         options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
         values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
         self._enter()

@@ -43,6 +43,7 @@ class GpuArray:
             (n,) = shape
             self.fields: tuple[int, ...] = (0, 0, n, size, address, n, size)
         else:
+            # From the last dimension, whose items lie side by side, to the first.
             n, strides = 1, [size] * len(shape)
             for k in range(len(shape) - 1, -1, -1):
                 strides[k] = n * size

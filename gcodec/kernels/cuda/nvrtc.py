@@ -82,6 +82,7 @@ def compile_file(library: Any, file: str, texts: dict[str, str], options: Sequen
         Unsupported: The compiler refuses the source.
     """
     program = ctypes.c_void_p()
+    # NVRTC opens no files: what the source includes is handed over beside it, by name.
     headers = [name for name in texts if name != file]
     names = (ctypes.c_char_p * len(headers))(*[name.encode() for name in headers])
     contents = (ctypes.c_char_p * len(headers))(*[texts[name].encode() for name in headers])
@@ -128,6 +129,7 @@ def architecture_for(library: Any, capability: tuple[int, int]) -> tuple[int, in
     _call(library, "nvrtcGetNumSupportedArchs", ctypes.byref(number))
     known = (ctypes.c_int * number.value)()
     _call(library, "nvrtcGetSupportedArchs", known)
+    # 90 stands for 9.0, and 120 for 12.0.
     found = [divmod(architecture, 10) for architecture in known]
     return max((own for own in found if own[0] == capability[0] and own <= capability), default=None)
 
@@ -149,6 +151,7 @@ def newest_library(most: int, capability: tuple[int, int] | None = None) -> tupl
             f"NVRTC of CUDA {most} or earlier is not here, which compiles the kernels for the CUDA device: "
             f"install torch's CUDA build, or 'pip install nvidia-cuda-nvrtc{'-cu12' if most == 12 else ''}'"
         )
+    # One that compiles for the device comes before all that do not, and of these the latest.
     version, library = max(
         found, key=lambda one: (capability is None or architecture_for(one[1], capability) is not None, one[0])
     )

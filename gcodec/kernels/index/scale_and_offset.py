@@ -105,6 +105,9 @@ def _read_exact(values, step, dtype_code, bits, exact):
     for i in range(len(bits)):
         value = U32(values[i * step])
         bits[i] = value
+        #     float16     s 11111 ..........          0x7C00, which a magnitude has to be below
+        #     bfloat16    s 11111111 .......          0xFF << 7
+        #     float32     s 11111111 ................ 0xFF << 23
         magnitude = U32(value & U32((1 << (width - 1)) - 1))
         # Of float16, what is no number has the bits of one beyond the largest.
         is_number = magnitude < U32(0x7C00 if dtype_code == FLOAT16 else 0xFF << (width - 9))
@@ -142,6 +145,11 @@ def _read(values, step, dtype_code, search, n, n_padded):
 @kernel
 def _ordered(number):
     """Return an integer for a float64: integers are in the order of the numbers, and loops over them become vectors."""
+    #     number      sign exponent mantissa
+    #     positive    0    as it is: larger numbers have larger bits
+    #     negative    1    the others inverted: the larger the size, the smaller the integer
+    #
+    # `bits >> 63` is -1 of a negative number, and 0 of others.
     bits = I64(bits_of_double(number))
     return I64(bits ^ I64(I64(bits >> I64(63)) & I64(_MAGNITUDE)))
 
@@ -183,7 +191,9 @@ def _n_off_lines(exact, below, above, grid):
     for i in range(len(exact)):  # this loop becomes vectors
         ratio = (exact[i] - first) * inverse
         line = (ratio + _TO_INTEGER) - _TO_INTEGER
+        # `line` is the nearest integer: numbers of the size of that sum are 1 apart, so that it was rounded to one.
         away = abs(ratio - line) - ((above[i] - below[i]) * _HALF_UNITS + margin) * inverse
+        # Not turned around: what is no number gives a NaN, with which no comparison holds, and so is off.
         n_off += I64(not ((away <= 0) & (line >= 0) & (line <= last)))
     return n_off
 
@@ -239,6 +249,8 @@ def _offsets_between(least, most, numbers, scale):
 def _nearest_short(number, n_bits):
     """Return the number of so many mantissa bits that is nearest to a float64."""
     dropped = U64(52 - n_bits)
+    # Half of the last bit that is kept is added, and the rest cut off. Where that carries out of the mantissa, the
+    # exponent is one more and the mantissa 0, which is the next number, too.
     bits = U64(bits_of_double(number) + U64(U64(1) << U64(dropped - U64(1))))
     return double_from_bits(U64(U64(bits >> dropped) << dropped))
 
@@ -248,6 +260,7 @@ def _next_short(number, n_bits, up):
     """Return the next larger or smaller number of so many mantissa bits, which has as many."""
     unit = U64(U64(1) << U64(52 - n_bits))
     bits = bits_of_double(number)
+    # Over the end of the mantissa the bits go on with the exponent, as the numbers do.
     return double_from_bits(U64(bits + unit) if up else U64(bits - unit))
 
 

@@ -149,6 +149,8 @@ def _scale_between(low, high, dtype_code):
     """Return the bits of a short scale between bounds; 0 if there is none."""
     bits = shortest_between(low, high) if high > 0 and low <= high else U32(0)
     # Values of 8 bits leave room for three bytes, but for chance fits; one longer scale lengthens a block's.
+    #     31 30 ...... 23 22 ......... 8 7 .... 0
+    #      s  exponent    mantissa, kept  + 0x80, half of what is cut off: rounded to the nearest
     return U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00)) if dtype_code == BFLOAT16 else bits
 
 
@@ -202,6 +204,11 @@ def scale_of_small(magnitudes, n, before, last, dtype_code, ends, work):
     quarter, most = (min(n, _N_LOOKED_AT) + 3) // 4, _bits(largest + 0.5)
     a, b = _smallest(subarray(magnitudes, 0, quarter)), _smallest(subarray(magnitudes, quarter, quarter))
     c, d = _smallest(subarray(magnitudes, 2 * quarter, quarter)), _smallest(subarray(magnitudes, 3 * quarter, quarter))
+    # A network of five comparisons:
+    #
+    #     a  b  c  d
+    #     a<=b  c<=d               pairs in order
+    #     first = min(a, c)        fourth = max(b, d)       and the two that are left
     a, b, c, d = min(a, b), max(a, b), min(c, d), max(c, d)
     first, fourth, b, c = min(a, c), max(b, d), min(max(a, c), min(b, d)), max(max(a, c), min(b, d))
     share = 0.0 if dtype_code == FLOAT32 else half_unit(dtype_code)
@@ -218,6 +225,8 @@ def scale_of_small(magnitudes, n, before, last, dtype_code, ends, work):
                 magnitudes, 0, _bits(inverse), of_base, _bits(share * inverse), most, _bits(np.float64(number))
             )
             while fitting:
+                # A byte for each factor that was tried, the first one lowest: how many values fit it, 0 for a factor
+                # that is out.
                 # The one that clearly most fit; of others, which are multiples for the most part, the coarsest scale.
                 k, most_fit = 0, I64(0)
                 for other in range(TRIED_AT_ONCE):

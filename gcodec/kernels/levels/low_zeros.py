@@ -59,6 +59,7 @@ def levels_by_zeros(values, masks, ends, levels):
     whole = len(values) & -_GROUP
     for first in range(0, whole, _GROUP):
         _levels_of_group(values, first, masks, ends, len(masks), levels)
+    # Fewer than a group, whose 64 values must all exist: one by one, by the same rule.
     for i in range(whole, len(values)):
         magnitude = values[i] & wrap(U64(U64(1) << U64(width_of(values) - 1)) - U64(1), values[i])
         level = 0

@@ -60,6 +60,8 @@ def _round_groups_shuffles(values, levels, float_bits, rounding, chunk, upcoming
     are."""
     n, whole, width, drops = len(values), len(values) & ~63, width_of(values), rounding.drops
     nearest, prune = rounding.nearest, rounding.prune
+    #     chunk     0 ... 63                                64 ...
+    #               levels of values that have none, all 0  drops by level, as the step looks them up
     fill_drops(drops, chunk, 64)
     for i in range(64):
         chunk[i] = 0

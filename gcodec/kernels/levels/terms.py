@@ -349,8 +349,16 @@ def adam_terms(theta, g, mean, square, max_square, k):
     d = s + eps
     m = abs(mean)
     p = spread * (faint if m < faint else m)
+    # Infinite where s is 0, or NaN where p is, too: neither is below 1, and so both count as 1, which is the bound that
+    # holds for any s.
     f = quarter * p / s
     f = f if f < one else one
+    # Of adam_formula, with p = q * |b| and f the lesser of 1 and q * |b| / (4 * a * s). Both sides are taken times
+    # D**2, which spares the divisions by D:
+    #
+    #     U        c * |g| / D * (a + q * |b| / D * f)
+    #     times    D * D
+    #     U D**2   c * |g| * (a * D + p * f)
     u = slope * size * (share * d + p * f)
     x = keep * theta * d
     y = carry * (zero if m < faint else mean)
@@ -394,6 +402,7 @@ def delta_terms(theta, g, square, delta, k):
     z = drift * theta * e
     error = margin * (abs(x) + abs(z))
     n = _min_size(x, x - z) - error
+    # The update's square goes into `delta`, as that of the gradient does into `square`: neither may leave the range.
     n = _or_nothing(_or_nothing(n, a, square, max_grad, max_past, zero), a, delta, max_grad, max_past, zero)
     u = slope * size * e
     return floor if u < floor else u, n
@@ -425,8 +434,10 @@ def peak_terms(theta, g, mean, peak, k):
     if new != zero:
         d = d + math.sqrt(_min_square(g, size, decay * theta, sign, reach, margin, zero))
     s = old * peak
+    # 0 times peak, as of max_square above: a NaN or an infinity of the state becomes a NaN of D.
     d = (d if s < d else s) + zero * peak
     m = abs(mean)
+    # Of adamax_formula, times D**2: c * |g| * max(a * D, a * eps + |b|).
     p = share * eps + spread * (faint if m < faint else m)
     q = share * d
     u = slope * size * (p if q < p else q)

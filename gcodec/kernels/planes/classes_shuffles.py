@@ -119,6 +119,7 @@ def count_classes(n, stream_len, planes, scratch):
     n_items[:] = 0
     for i in range(0, n, 64):
         j = i + i // stream_len * STREAM_PAD
+        # Behind the last value lie symbols of a longer block, which the scratch had before. They would own items.
         for k in range(n - i, 64):
             symbols[j + k] = 0
         classes_64(symbols, j, tables, 0, classes, j, np.int64(tables[NUMBER]))
@@ -192,6 +193,7 @@ def merge_classes(data, at, stream_len, planes, scratch, out):
     for p in range(planes.n):
         unpack_bytes(data, at, n_items[p], planes.widths[p], layout.items[p])
         at += (n_items[p] * planes.widths[p] + 7) >> 3
+    # From here on: how many items of each plane have been joined. How many there are in all was needed to unpack.
     n_items[:] = 0
     whole = n & ~63
     for i in range(0, whole, 64):

@@ -54,6 +54,7 @@ def _merge_chunks(stream_len, tables, planes, scratch, out):
             merge_chunks_32(out, i, items, row, n_items, 0, symbols, j, chunks, 0, marks, j, head_of, 0, base)
         else:
             clear_32(out, i)
+    # As above: the step writes 64 values, and the array has room for fewer.
     if whole < n:
         s = whole // stream_len
         j, base = whole + s * STREAM_PAD, np.int64(scratch.bases[s])
@@ -100,6 +101,8 @@ def split_groups(values, stream_len, tables, planes, scratch):
         j = i + i // stream_len * STREAM_PAD
         if count_64(symbols, j, 255):  # rows of zeros have no items
             _split_64(values, i, j, tables, planes, scratch, values)
+    # The last group is copied, as its step loads all of 64 values. Symbols are 0 behind the last, so that whatever the
+    # scratch had there before owns no items.
     if whole < n:
         for i in range(whole, n):
             store_value(words, (i - whole) * value_bytes, values[i])
@@ -156,6 +159,7 @@ def merge_groups(stream_len, tables, planes, scratch, out):
             _merge_64(out, i, j, s, tables, planes, scratch, out)
         else:
             _clear_64(out, i, out)
+    # Joined in the scratch, as a step stores 64 values, and copied as far as the array goes.
     if whole < n:
         s = whole // stream_len
         j = whole + s * STREAM_PAD

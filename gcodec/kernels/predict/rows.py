@@ -223,6 +223,7 @@ def _count_quick_sample(values, n_columns, limit, sample):
         residuals_of_block(row, None, stream_len, template, 0, dtype_code, scratch)
         count_residual_symbols(scratch.symbols, count, stream_len, counts)
         n_counted += count
+        # The fewer rows were looked at, the more they may be worse than the rest by chance.
         if k >= HOPELESS_ROWS and residual_bits(counts, digit_bits) > (limit + HOPELESS // k) * n_counted:
             break
     return n_counted
@@ -304,6 +305,7 @@ def count_residual_sample(values, base, geometry, sample, template, scratch, cou
                 # A piece need not begin where a row does, nor end there: residuals_of_block fits each part of a row by
                 # itself.
                 column = (start - sample.origin) % max(len(template), 1)
+                # With a base there is no template, and the column, 0 then, is not looked at.
                 base_part = subarray_if_any(base, start, n)
                 residuals_of_block(part, base_part, geometry.stream_len, template, column, sample.dtype_code, scratch)
                 count_residual_symbols(scratch.symbols, n, geometry.stream_len, counts[b - begin])
