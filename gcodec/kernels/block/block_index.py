@@ -35,6 +35,7 @@ def seal_prelude(frame, start, index_at, prelude_bytes, frame_bytes, sizes):
         store_u32(frame, index_at + 4 * b, U32(sizes[b]))
     store_u64(frame, FRAME_SIZE_AT, U64(frame_bytes))
     store_u64(frame, PRELUDE_BYTES_AT, U64(prelude_bytes))
+    # Last, for it is over all the rest; the place where it stands counts as 0.
     store_u64(frame, CHECKSUM_AT, U64(checksum(frame, 0, prelude_bytes >> 2, CHECKSUM_AT >> 2, U64(0))))
 
 

@@ -191,6 +191,7 @@ def cached(decorate: Callable[[bool], Any], sources: Callable[[], str], suffix: 
         with files.claiming():
             return compiled(signature)
 
+    # A claim is taken only when something is looked for in vain (load), and given up when it is compiled and saved.
     dispatcher.compile = compile_claimed
     return dispatcher
 
@@ -243,6 +244,8 @@ def _kernel_cache() -> Any:
         index_key = base._index_key
 
         def key_of(self: Any, signature: Any, codegen: Any) -> Any:
+            # numba knows a bundle by its class, so that fields in another order would be taken for the same type; and
+            # the CPU, but not the settings that change code for it.
             kinds, target, digests = index_key(self, signature, codegen)
             fields = _fields_of(getattr(signature, "args", signature))
             return kinds, (*target, settings_of_code()), (*digests, xxh3_128_hexdigest(fields.encode()))

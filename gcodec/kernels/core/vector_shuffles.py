@@ -72,6 +72,8 @@ def move_8(builder: Any, verb: str, source: Any, masks: list[Any], target: Any) 
         group = moved if verb == "expand" else _index(8 * k)
         results.append(shuffle(_half(builder, builder.gep(source, [group])), moving))
         if verb == "compress":
+            # All eight bytes, also those behind the ones that were moved: the next store begins where these end, over
+            # the rest.
             results[k].part(0, 8).store(builder.gep(target, [moved]))
         elif k % 2:  # two at a time: what was stored in pieces is slow to read as a whole
             pair = results[k - 1].seen_as(64).pick([0, 2], results[k].seen_as(64))
@@ -84,6 +86,7 @@ def _mover(verb: str) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> Any:
         bits = builder.trunc(args[4], _BYTE)
         mask = (load(builder, at(2, 8), 8, 64) & bits).compare("!=", 0).number()
+        #     mask     63 ... 56 | ... | 15 ... 8 | 7 ... 0        a byte for each eight values, the first lowest
         eights = [builder.and_(builder.lshr(mask, _index(k)), _index(255)) for k in range(0, 64, 8)]
         return move_8(builder, verb, at(0, 8), eights, at(5, 8))
 

@@ -106,6 +106,7 @@ class Driver:
             DeviceError: The driver refuses it, which it does for earlier kernels' faults, too.
         """
         size = ctypes.c_size_t(len(arguments))
+        # All arguments as one run of bytes, laid out by us: the other way takes a pointer to each of them.
         extra = (ctypes.c_void_p * 5)(
             _BUFFER, ctypes.cast(ctypes.c_char_p(arguments), ctypes.c_void_p), _SIZE, ctypes.addressof(size), _END
         )
@@ -117,6 +118,8 @@ class Driver:
         if code:
             raise DeviceError(self._text("cuLaunchKernel", code))
 
+    # The context is the current one of this thread for the call only, since torch or the program may use another
+    # device.
     def _enter(self) -> None:
         self._call("cuCtxPushCurrent_v2", self._context)
 

@@ -74,6 +74,7 @@ def _loaded(device: int, kernel: NativeKernel) -> int:
 def _prepared(key: tuple[Any, ...]) -> Launcher:
     """Return what launches a kernel with arguments like these: compiled once, and kept."""
     with _preparing:
+        # Once more with the lock: another thread may have made it while this one waited.
         if key not in _launchers:
             device, kernel, *kinds = key
             _launchers[key] = _launcher(driver_of(device), _loaded(device, kernel), tuple(kinds))

@@ -104,6 +104,7 @@ def _meeting(dtype_code: int) -> Any:
     def generate(builder: Any, args: list[Any], at: Any) -> None:
         limit, low, high, last = (_as_floats(splat(builder, args[2 + k], width, n)) for k in range(4))
         total = low.of("fadd", high)
+        # 1 over the middle of both, which is half of the sum.
         inverse = _Floats(builder, builder.fdiv(total.with_scalar(2.0), total.value))
         lowest, highest = low.bits(), high.bits()
         n_met = n_fit = ir.Constant(INDEX, 0)
@@ -157,6 +158,7 @@ def _fitting(builder: Any, args: list[Any], at: Any) -> Any:
         ratios, margins = ratios_of_1.of("fmul", factor), margins_of_1.of("fmul", factor)
         nearest = ratios.nearest()
         away = _as_floats(ratios.of("fsub", nearest).bits() & 0x7FFFFFFF)  # without its sign
+        # With a margin of a quarter to either side, half of all ratios would fit by chance: wider ones tell nothing.
         is_told = is_value & margins.is_("<", 0.25) & ratios.is_("<", most)
         n_told, n_fit = _n_set(is_told), _n_set(is_told & away.is_("<=", margins) & nearest.is_(">=", 1.0))
         n_lost = builder.mul(builder.sub(n_told, n_fit), ir.Constant(INDEX, SHARE_LOST))

@@ -238,6 +238,8 @@ def _offsets_between(least, most, numbers, scale):
     low, high = _ordered(-np.inf), _ordered(np.inf)
     for i in range(len(least)):  # this loop becomes vectors
         # The lowest 8 bits have the integer, so that the larger of two bounds brings its own along.
+        #     63 ................................ 8 7 ........... 0
+        #     the bound, as an integer in its order | integer of the value
         number = I64(I64(bits_of_double(numbers[i] + _TO_INTEGER)) & I64(_LOW_BITS))
         product = numbers[i] * scale
         low = max(low, I64(I64(_ordered(least[i] - product) & I64(~_LOW_BITS)) | number))
@@ -332,6 +334,10 @@ def _find_short(search, n, n_padded, n_on, grid, n_bits, dtype_code):
         if not lower < scale < upper:
             break
         low, high, of_low, of_high = _offsets_between(least, most, padded, scale)
+        # Each bound of the offset is that of a value, less the value's integer times the scale:
+        #
+        #     low  = least - of_low  * scale
+        #     high = most  - of_high * scale           low - high changes by of_high - of_low with the scale
         gap, slope = low - high, np.float64(of_high - of_low)
         #     gap          \
         #      |            \       other values, other slopes

@@ -206,6 +206,8 @@ def find_nearest(magnitudes, inverse, factors, numbers, nearest):
     if factors.form == INTEGERS:
         last = np.float32(factors.last)
         for i in range(len(magnitudes)):
+            # The least of both first, and then the integer: of a number that int32 does not hold, LLVM may make
+            # anything.
             number = I32(min(np.float32(magnitudes[i] * inverse) + np.float32(0.5), last))
             numbers[i] = number
             nearest[i] = number
@@ -461,6 +463,10 @@ def _rule_out(search, k, n_small, allowed, factors, if_known):
         most, scratch = subarray(search.most, 0, n_small), (search.lost, search.fits)
         find_ratios(search.largest[k], small, halves, np.float64(n_factors), code, ratios, margins, most)
         n_some = search.known[0] if if_known else n_factors
+        #     integers    0 ... MAX_KNOWN - 1     MAX_KNOWN ...
+        #                 those that are known    1, 2 ... N_FACTORS
+        #
+        # Whole vectors of them, also where that takes some more than are asked for: these are left out at the end.
         n = (n_some + LANES - 1) // LANES * LANES
         integers = subarray(search.integers, 0 if if_known else MAX_KNOWN, n)
         n_left = fitting_integers(integers, n_some, ratios, margins, most, allowed, scratch, left)
@@ -656,6 +662,8 @@ def _integer_scale(all_magnitudes, n, largest, factors, search):
     magnitudes, bits = subarray(all_magnitudes, 0, n_padded), U32(0)
     if likely[1] > 0:
         bits = scale_of_largest(magnitudes, largest, np.float64(likely[0]), np.float64(last), code, ends, work)
+        # likely[0] is the factor, and likely[1] how far it is trusted: up to a limit by one more where it is right, by
+        # one less where it is not; from the beginning again where small values tell another one.
         likely[1] += 1 if bits and likely[1] < _MOST_LIKELY else 0 if bits else -1
     if not bits:
         bits = scale_of_small(magnitudes, n, search.before[0], last, code, ends, work)

@@ -181,6 +181,8 @@ def split_8(values, stream_len, scratch, out, at):
         stream = subarray(values, first, count)
         if width_of(values) == 32:
             for i in range(count):
+                #     float32     s eeeeeeee mmmmmmm 0000000000000000
+                #     >> 16       s eeeeeeee mmmmmmm                    a bfloat16, and cut as one
                 tails[i] = U8(tail_of(U16(stream[i] >> U32(16)), 16, 8))
         else:
             for i in range(count):

@@ -24,6 +24,11 @@ _FEW = 16  #: values of a row, of which no scale but that of least squares is tr
 @kernel
 def _total_of(sums):
     """Return the total of partial sums: the upper half added to the lower, and so on."""
+    #     sums        s0       s1       s2       s3     | s4  s5  s6  s7
+    #     first       s0 + s4  s1 + s5  s2 + s6  s3 + s7
+    #     then        ... + (s2 + s6)   ... + (s3 + s7)
+    #
+    # The order in which vectors add up their halves: float32s depend on it, and so would the bytes of a frame.
     half = N_SUMS
     while half > 1:
         half //= 2
@@ -77,6 +82,8 @@ def _to_scale(value):
 @kernel
 def scale_of(products, squares):
     """Return the bits of the scale that fits a row to a template's best (least squares), as uint32."""
+    # The scale s with the least sum of (value - s * template)**2 is the sum of value * template over that of
+    # template**2.
     return _to_scale(np.float32(products / squares)) if squares > np.float32(0) else U32(0)
 
 

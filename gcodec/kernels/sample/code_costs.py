@@ -54,6 +54,7 @@ def _cost_table(counts, cost):
     """
     total = U64(0)
     for i in range(len(counts)):
+        # In eighths, of which the pseudo-count is one.
         total += U64(counts[i]) * U64(8) + U64(1)
     # log2(total / count): the length that an optimal code would give the bin, if lengths could be fractions.
     whole = log2_fixed(total)
@@ -301,6 +302,7 @@ def _counts_any(row):
 def has_others(counts):
     """Return whether histograms, uint32[n_blocks, n_bins], count anything but zeros."""
     b, (n_blocks, n_bins) = 0, counts.shape
+    # From bin 1 on: bin 0 counts zeros.
     while b < n_blocks and not _counts_any(subarray(counts, b * n_bins + 1, n_bins - 1)):
         b += 1
     return b < n_blocks

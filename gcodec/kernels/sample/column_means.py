@@ -179,6 +179,8 @@ def _gain(by_references, squares, number, share, n_heads):
         share: The share of the values that is sampled.
         n_heads: Number of references.
     """
+    # To code a number that is distributed normally takes log2 of its standard deviation, but for a constant: so it is
+    # half of the logarithm by which the variance falls.
     variance = squares / number + STEP_VARIANCE
     bits = log2(variance / (variance - by_references / number)) / 2
     return bits * (number / share) - HEAD_BITS * n_heads - RECORD_BITS
@@ -247,6 +249,7 @@ def find_column_heads(values, tensors, head_shift, head_mask, scratch, heads):
             for j in range(first, first + group):
                 total += sums[j]
                 number += numbers[j]
+            # To the nearest integer, of negative sums, too; 0 of a column of zeros.
             mean = (2 * total + number) // max(2 * number, 1)
             heads[place] = I8(min(max(mean, -MAX_REFERENCE), MAX_REFERENCE))
             place += 1

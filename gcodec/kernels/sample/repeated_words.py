@@ -67,6 +67,7 @@ def _pick_pairs(words, limit, picked, n_picked):
                     return n_picked
                 picked[n_picked] = pair
                 n_picked += 1
+            # Its lowest bit is done with, and cleared.
             below &= U64(below - U64(1))
     return n_picked
 
@@ -85,6 +86,8 @@ def _n_repeated(picked, n_picked, table):
         table[place] = U64(0)
     for k in range(n_picked):
         pair = picked[k]
+        # The highest bits of the product: all bits of the pair have a part in them. There are twice as many places as
+        # pairs at most, so that a free one is always found.
         place = np.int64((pair * U64(_SPREAD)) >> U64(64 - _TABLE_LOG2))
         while table[place] != U64(0) and table[place] != pair:
             place = place + 1 & _TABLE - 1
