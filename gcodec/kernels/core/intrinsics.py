@@ -41,6 +41,7 @@ def intrinsic_step(
 
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             def at(i: int, bits: int) -> Any:
+                # In bytes, and of this step's elements: an array of bytes may hold words that a step takes as such.
                 offset = builder.mul(values[i + 1], ir.Constant(_INDEX, bits // 8))
                 return pointer(context, builder, signature.args[i], values[i], offset)
 

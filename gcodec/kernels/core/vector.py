@@ -252,6 +252,8 @@ else:
         """Gather the words whose bit is set in ``mask``, one after another: the loop that stands for ``_mover``."""
         at = k
         for lane in range(16):
+            # Written in any case, and counted if it is marked: else the next one goes over it. No branch, which would
+            # often be mispredicted.
             dst[at] = src[i + lane]
             at += (mask[j + lane] & bits) != 0
         return at - k
@@ -262,6 +264,7 @@ else:
         at = i
         for lane in range(16):
             marked = (mask[j + lane] & bits) != 0
+            # Read in any case, and 0 unless it is marked: likewise.
             dst[k + lane] = src[at] * marked
             at += marked
         return at - i
@@ -292,6 +295,7 @@ if not (HAS_AVX512 or HAS_SSSE3):
         """Gather the bytes whose bit is set in ``mask``, one after another: the loop that stands for ``_mover``."""
         at = k
         for lane in range(64):
+            # As of compress_32.
             dst[at] = src[i + lane]
             at += (mask[j + lane] & bits) != 0
         return at - k

@@ -100,6 +100,7 @@ def add_arguments(args: Sequence[Any], kinds: list[Any], numbers: list[Any]) -> 
 @cache
 def layout(kinds: tuple[Any, ...]) -> struct.Struct:
     """Return what packs the numbers of arguments of these kinds, each where C would put it in a struct."""
+    # "@": in the order of bytes, the sizes and the gaps of this machine's C, which devices share.
     return struct.Struct("@" + "".join(map(_letters, kinds)))
 
 

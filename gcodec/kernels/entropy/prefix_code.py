@@ -253,6 +253,7 @@ def decode_table(lengths, n_symbols, codes, scratch, most, table):
                 if entry >> U64(56) == U64(most):  # one symbol less, whose place the first one takes
                     last = U64(lengths[np.int64(entry >> U64(8 * (most - 1))) & 255])
                     entry = (entry & ~(U64(255) << U64(8 * (most - 1)))) - (last << U64(48)) - (U64(1) << U64(56))
+                # The two highest bytes, together: one symbol more, and as many bits as its code has.
                 n_and_bits = (entry >> U64(48)) + U64(1 << 8 | length)
                 target[first | k << length] = (
                     U64(symbol) | (entry & U64((1 << 40) - 1)) << U64(8) | n_and_bits << U64(48)

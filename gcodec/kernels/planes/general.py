@@ -117,6 +117,8 @@ def merge_without_planes(stream_len, float_bits, tables, scratch, out):
     n, head_mask, value_of, last = len(out), U64((1 << float_bits.head_bits) - 1), scratch.chunk, np.int64(-1)
     for s in range((n + stream_len - 1) // stream_len):
         first, base = s * stream_len, np.int64(scratch.bases[s])
+        # 256 values are looked up for each base, and a sub-stream may have as few as 64: only where the base is another
+        # one.
         if base != last:
             # scratch.chunk serves as the table, uint8[256] at least: heads of one-byte types are bytes.
             value_of[0] = 0

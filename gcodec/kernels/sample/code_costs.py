@@ -89,6 +89,7 @@ def _assign(histograms, n_clusters, cost, choice):
         row, min_spent, best = subarray(histograms, b * n_bins, n_bins), U64(0), 0
         for k in range(n_clusters):
             spent = cost_of(row, subarray(cost, k * n_bins, n_bins))
+            # Less, not as little: of clusters that cost the same the first one is kept, on every machine.
             if k == 0 or spent < min_spent:
                 min_spent, best = spent, k
         choice[b] = best

@@ -165,6 +165,7 @@ def count_heads(values, head_shift, head_mask, bins, parts, stream_counts, block
     for i in range(n):
         bits = U32(values[i])
         head = head_of(bits, head_shift, mask)
+        # Without a branch on zeros, so that the loop becomes vectors.
         max_head = max(max_head, head)  # a zero's head is 0, which changes no max
         min_head = min(min_head, head if bits else mask)
         counters[i] = U16(head if bits else U32(mask + U32(1)))

@@ -78,6 +78,7 @@ def count_some(values, step, compared, some, counts):
         for k in range(n_seen):
             seen[k] = values[place]
             place += step
+            # Around the end: as the step has no divisor in common with n, no value is met twice.
             place -= n if place >= n else 0
     # The values were gathered first: here they lie side by side, and no count has a branch.
     infinity, minus_zero, short, very_short = compared[0], compared[1], compared[2], compared[3]
