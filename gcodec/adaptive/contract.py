@@ -26,7 +26,7 @@ A complete controller, a file beside this one: it sends tensors by one setting, 
 
     @dataclass
     class Stepped(Controller):
-        '''All tensors are sent by the same setting, which changes once.
+        '''Sends all tensors by the same setting, which changes once.
 
         Attributes:
             before: Setting of the steps below ``at``.
