@@ -135,8 +135,7 @@ def saved_files(folder: Path, files: dict[str, dict[str, torch.Tensor]]) -> None
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("names", [("a.bin.pt", "b.safetensors"), ("m.fp16.safetensors", "m.safetensors")])
-@pytest.mark.parametrize("auto_base", [False, True])
-@pytest.mark.parametrize("by_command", [False, True])
+@pytest.mark.parametrize(("auto_base", "by_command"), [(False, False), (True, False), (True, True)])
 def test_a_file_of_casts_of_another_files_tensors_takes_next_to_nothing(
     dtype, names, auto_base, by_command, tmp_path, monkeypatch
 ):

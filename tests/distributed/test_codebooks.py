@@ -222,8 +222,7 @@ assert kernels() == before, (before, kernels())
 """
 
 
-@pytest.mark.parametrize("mode", ["lossless", "near-lossless"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "mode"), [("float32", "near-lossless"), ("bfloat16", "lossless")])
 def test_predicting_rows_after_precompilation_compiles_nothing(dtype, mode):
     command = [sys.executable, "-c", _USES, dtype, mode]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -45,7 +45,7 @@ def test_a_flush_applies_the_exchange_that_has_begun_and_leaves_none(ranks):
     assert not is_amid
 
 
-@with_sizes(2, 3)
+@with_sizes(3)
 def test_a_rank_that_never_comes_is_an_error_where_the_exchange_is_due(ranks):
     *heard, _ = ranks.run(cases.silent)
     assert all("rank" in text for text in heard)
