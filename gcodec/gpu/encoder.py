@@ -32,7 +32,7 @@ from ..options import EncoderOptions
 from ..plan.codebooks import from_histogram, window_of
 from ..plan.plan import FramePlan
 from ..plan.sampling import STREAM_LOG2 as _STREAM_LOG2
-from .gpu_memory import Memory, PackedArrays, packed
+from .gpu_memory import Memory, PackedArrays, PendingCopy, packed
 from .kernel_tables import check_type, drops_of, encode_tables, value_coding_of
 
 _ALIGN = 256  #: bytes at whose multiples frames begin in a batch's memory
@@ -99,15 +99,26 @@ class Batch:
         """
         return self._checked_sizes(*self.memory.fetch_all(self.faults, self.results))
 
+    def begin_preludes(self) -> None:
+        """Start to copy to the host what :attr:`preludes` needs: it then waits for nothing that comes later on the
+        stream."""
+        _ = self._starts
+
+    @cached_property
+    def _starts(self) -> tuple[PendingCopy, list[int]]:
+        """The copy of faults, results and the start of each frame, and the bytes of each of these."""
+        parts = [self.memory.part(table, 0, table.nbytes) for table in (self.faults, self.results)]
+        for at, limit in zip(self.places, self.max_prelude_bytes, strict=True):
+            parts.append(self.memory.part(self.target, at, at + limit))
+        lengths = [len(part) for part in parts]
+        return self.memory.begin_heads(parts, lengths), lengths
+
     @cached_property
     def preludes(self) -> list[np.ndarray]:
         """Return the prelude of each frame, uint8 on the host, for :func:`gcodec.gpu.start_decode`; waits for the
         device once, for the sizes, too. Raises as :attr:`sizes`."""
-        tables = self.faults, self.results
-        parts = [self.memory.part(table, 0, table.nbytes) for table in tables]
-        for at, limit in zip(self.places, self.max_prelude_bytes, strict=True):
-            parts.append(self.memory.part(self.target, at, at + limit))
-        faults, results, *starts = self.memory.heads(parts, [len(part) for part in parts])
+        copy, lengths = self._starts
+        faults, results, *starts = np.split(copy.result(), np.cumsum(lengths)[:-1])
         sizes = self._checked_sizes(faults.view(np.uint32), results.view(np.int64).reshape(-1, 2))
         self.__dict__["sizes"] = sizes  # as cached_property keeps them
         return [start[: prelude_size(start, size)[0]] for start, size in zip(starts, sizes, strict=True)]

@@ -115,6 +115,9 @@ class Memory(Protocol):
     def heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> list[np.ndarray]:
         """Return the first bytes of tensors of bytes, copied to the host; waits as :meth:`fetch` does."""
 
+    def begin_heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> PendingCopy:
+        """Start to copy the first bytes of tensors of bytes to the host, one after the other, and wait for nothing."""
+
     def part(self, array: Any, begin: int, end: int) -> Any:
         """Return bytes ``begin ... end`` of an array as a tensor of bytes, which shares its memory."""
 
@@ -326,6 +329,17 @@ class TorchMemory:
         with self._current():
             joined = torch.cat([tensor[:size] for tensor, size in zip(tensors, sizes, strict=True)]).cpu().numpy()
         return [joined[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+    def begin_heads(self, tensors: Sequence[Any], sizes: Sequence[int]) -> PendingCopy:
+        """See :class:`Memory`. Copies to pinned memory, as :meth:`begin_fetch`."""
+        import torch
+
+        with self._current():
+            staged = self._staging(sum(sizes))
+            joined = torch.cat([tensor[:size] for tensor, size in zip(tensors, sizes, strict=True)])
+            staged.copy_(joined, non_blocking=True)
+            event = self._mark()
+        return PendingCopy(staged.numpy(), event)
 
     def part(self, array: Any, begin: int, end: int) -> Any:
         """See :class:`Memory`."""

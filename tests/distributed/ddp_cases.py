@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -26,6 +27,7 @@ from gcodec.compressors import Dense, TopK
 from gcodec.distributed.reduction import bypass as bypasses
 from gcodec.distributed.reduction import ways
 from gcodec.distributed.transport import transfers
+from gcodec.distributed.transport.lane import Lane
 from tests.distributed.rank_basics import Net, batch_of, crc, dense_sum, rank, same_bits, shown, size, slowed, values_at
 
 MODES: dict[str, Any] = {
@@ -95,6 +97,32 @@ class Given(nn.Module):
         return torch.stack(
             [(part * values.to(part.dtype)).sum().float() for part, values in zip(self.parts, batch, strict=True)]
         ).sum()
+
+
+class HeldUp:
+    """A hook that holds a lane up until all buckets of a step wait for it, as they do where the network is slow.
+
+    Args:
+        lane: the lane.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane, self._go_on = lane, threading.Event()
+
+    def begin_step(self) -> None:
+        """Hold the lane up, until the last bucket has come."""
+        self._go_on.clear()
+        self._lane.submit(lambda: self._go_on.wait(60))
+
+    def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The hook."""
+        future = gd.hook(state, bucket)
+        if bucket.is_last():
+            self._go_on.set()
+        return future
+
+
+HeldUp.hook.__annotations__.clear()  # DDP compares them with its own classes
 
 
 def in_rank_order(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -55,7 +55,7 @@ def start_batch(tensors: Sequence[torch.Tensor], *, codebook: object, **options:
     ]
     made = [torch.frombuffer(bytearray(frame), dtype=torch.uint8) for frame in frames]
     starts = [frame[: prelude_size(np.frombuffer(frame, np.uint8))[0]] for frame in frames]
-    return SimpleNamespace(frames=made, preludes=starts)
+    return SimpleNamespace(frames=made, preludes=starts, begin_preludes=lambda: None)
 
 
 def start_decode(
@@ -237,23 +237,34 @@ def silent(culprit: int) -> str:
     return text
 
 
-def damaged_bucket(culprit: int, bucket: int, by: str) -> tuple[int, str]:
+def damaged_bucket(culprit: int, bucket: int, by: str, what: str) -> tuple[int, str]:
     """A training in whose third step a rank sends damaged frames of a bucket, which the others' devices find when the
-    host has gone on; the step in which ``backward`` fails here, and the error."""
+    host has gone on; the step in which ``backward`` fails here, and the error.
+
+    Args:
+        culprit: the rank.
+        bucket: number of the bucket.
+        by: how frames travel.
+        what: "payload": of the contributions; "sums": the preludes of sums, that travel with the bucket behind.
+    """
     gd.close_lanes()
     group, sizes = dist.new_group(timeout=timedelta(seconds=30)), (90_000,) * 3
     model = DistributedDataParallel(ddp_cases.Given(sizes), bucket_cap_mb=0.1, process_group=group)
     state = gd.CompressedAllreduce(group=group, smallest=0, bypass=None)
-    model.register_comm_hook(state, gd.hook)
+    held = ddp_cases.HeldUp(lane_of(group)) if what == "sums" else None
+    model.register_comm_hook(state, gd.hook if held is None else held.hook)
     step, calls, n_halves = 0, 0, 1 if size() == 2 else 2
 
     def start_and_damage(tensors: Sequence[torch.Tensor], **options: Any) -> Any:
         nonlocal calls
         calls += 1
         batch = start_batch(tensors, **options)
-        if rank() == culprit and (step, calls) == (2, 1 + n_halves * bucket):
-            for frame in batch.frames:
-                frame[len(frame) - len(frame) // 4] ^= 1
+        if rank() == culprit and (step, calls) == (2, 1 + n_halves * bucket + (what == "sums")):
+            if what == "payload":
+                for frame in batch.frames:
+                    frame[len(frame) - len(frame) // 4] ^= 1
+            else:
+                batch.preludes = [bytes([*prelude[:-1], prelude[-1] ^ 1]) for prelude in batch.preludes]
         return batch
 
     def start_and_go_on(*arguments: Any, **options: Any) -> Any:
@@ -264,6 +275,8 @@ def damaged_bucket(culprit: int, bucket: int, by: str) -> tuple[int, str]:
     with there(by), mock.patch.multiple(CODEC, start_batch=start_and_damage, start_decode=start_and_go_on):
         for step in range(4):
             calls = 0
+            if held is not None and step:  # the first has its own buckets
+                held.begin_step()
             try:
                 model([values_at(rank() + step, n, torch.float32) for n in sizes]).backward()
             except RuntimeError as error:

@@ -8,6 +8,7 @@ would by NCCL, in a group of their own.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +26,7 @@ from gcodec.distributed.reduction import gpu_coder
 from gcodec.distributed.transport import gpu as gpu_transport
 from gcodec.distributed.transport import lane as lanes
 from gcodec.gpu import gpu_memory
-from tests.distributed.ddp_cases import Given
+from tests.distributed.ddp_cases import Given, HeldUp
 from tests.distributed.rank_basics import dense_sum, rank, same_bits, size, values_at
 from tests.gpu.cuda_torch import TorchOnHost
 
@@ -34,17 +35,31 @@ N_VALUES = 1 << 16  #: of each bucket: no rank's part is empty
 COUNTS: Counter[str] = Counter()  #: what was asked for so far
 
 
+class OfThread(threading.local):
+    """What the rank that is this thread has asked for so far; None where ranks are processes."""
+
+    counts: Counter[str] | None = None
+
+
+OF_THREAD = OfThread()
+
+
+def counts() -> Counter[str]:
+    """Return what this rank has asked for so far."""
+    return COUNTS if OF_THREAD.counts is None else OF_THREAD.counts
+
+
 class NextWait:
     """An event of a device that never idles: what it is behind has come to pass when the host next waits for it."""
 
     def __init__(self) -> None:
-        self._waits = COUNTS["waits"]
+        self._waits = counts()["waits"]
 
     def query(self) -> bool:
-        return COUNTS["waits"] > self._waits
+        return counts()["waits"] > self._waits
 
     def synchronize(self) -> None:
-        COUNTS.update(waits=1)
+        counts().update(waits=1)
 
 
 class CountingMemory(TorchOnHost):
@@ -52,22 +67,26 @@ class CountingMemory(TorchOnHost):
 
     def fetch_all(self, *arrays: Any) -> list[np.ndarray]:
         if all(array.tensor is arrays[0].tensor for array in arrays):
-            COUNTS.update(waits=1, downloads=1)
+            counts().update(waits=1, downloads=1)
         return super().fetch_all(*arrays)
 
     def heads(self, tensors: Any, sizes: Any) -> list[np.ndarray]:
-        COUNTS.update(waits=1, downloads=1)
+        counts().update(waits=1, downloads=1)
         return super().heads(tensors, sizes)
 
+    def begin_heads(self, tensors: Any, sizes: Any) -> gpu_memory.PendingCopy:
+        counts().update(downloads=1)
+        return super().begin_heads(tensors, sizes)
+
     def begin_fetch(self, array: Any) -> gpu_memory.PendingCopy:
-        COUNTS.update(downloads=1)
+        counts().update(downloads=1)
         return super().begin_fetch(array)
 
     def _mark(self) -> Any:
         return NextWait()
 
     def launch(self, kernel: Any, blocks: int, *args: Any) -> None:
-        COUNTS.update(launches=blocks > 0)
+        counts().update(launches=blocks > 0)
         super().launch(kernel, blocks, *args)
 
 
@@ -83,7 +102,7 @@ class CountingGroup:
             return found
 
         def counted(*arguments: Any) -> Any:
-            COUNTS.update([self._counted[name]])
+            counts().update([self._counted[name]])
             return found(*arguments)
 
         return counted
@@ -95,8 +114,22 @@ OF_DEVICE = {"alltoall_base": "swaps", "all_to_all_single": "swaps"}
 
 
 @contextlib.contextmanager
+def on_a_device() -> Iterator[None]:
+    """Make all tensors seem to be on a device, whose kernels run, and count what is asked of it."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (gpu, "_memory", lambda tensors: CountingMemory(None)),
+            (gpu, "_indexed", lambda device: torch.device("cpu")),
+            (gpu_memory, "TorchMemory", CountingMemory),
+            (gpu_coder.SideStream, "finish", lambda side: counts().update(waits=1)),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+@contextlib.contextmanager
 def counting() -> Iterator[None]:
-    """Make all tensors seem to be on a device, whose kernels run, and count what is asked of it and of the network."""
+    """Make all tensors seem to be on a device, and count what is asked of it and of the network."""
     private_group = lanes.private_group
 
     def counted_group(*arguments: Any) -> Any:
@@ -106,12 +139,8 @@ def counting() -> Iterator[None]:
         store = PrefixStore("in place of nccl/", lane.store)
         return CountingGroup(private_group(store, lane.rank, lane.size, lane.timeout), OF_DEVICE)
 
-    with contextlib.ExitStack() as stack:
+    with on_a_device(), contextlib.ExitStack() as stack:
         for owner, name, value in (
-            (gpu, "_memory", lambda tensors: CountingMemory(None)),
-            (gpu, "_indexed", lambda device: torch.device("cpu")),
-            (gpu_memory, "TorchMemory", CountingMemory),
-            (gpu_coder.SideStream, "finish", lambda side: COUNTS.update(waits=1)),
             (codec_state, "is_on_gpu", lambda tensor: True),
             (lanes, "private_group", counted_group),
             (gpu_transport, "has_nccl", lambda group: True),
@@ -121,21 +150,31 @@ def counting() -> Iterator[None]:
         yield
 
 
-def counts_of_a_step(mode: str) -> list[dict[str, int]]:
-    """Return what a step of the hook asks for, once codebooks are kept: of two buckets, which are alike; of four."""
+def counts_of_a_step(mode: str, how: str) -> list[dict[str, int]]:
+    """Return what a step of the hook asks for, once codebooks are kept: of two buckets, which are alike; of four.
+
+    Args:
+        mode: "lossless" or "fixed".
+        how: "alone": each is done before the next comes; "queued": all have come before one is done.
+    """
     gd.close_lanes()
     terms = [values_at(who, N_VALUES, torch.float32) for who in range(size())]
     wanted = dense_sum(terms, True)
     chosen: Any = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(5)}[mode]
     found = []
-    with counting():
+    with counting(), contextlib.ExitStack() as stack:
+        if how == "alone":
+            stack.enter_context(mock.patch.object(lanes.Lane, "has_next", lambda lane: False))
         for n_buckets in (2, 4):
             model = DistributedDataParallel(Given((N_VALUES,) * n_buckets), bucket_cap_mb=0.1)
             state = gd.CompressedAllreduce(mode=chosen, smallest=0, bypass=None, refresh=gd.Refresh(100, 9.0))
-            model.register_comm_hook(state, gd.hook)
-            for _ in range(4):
+            held = HeldUp(lanes.lane_of(None))
+            model.register_comm_hook(state, gd.hook if how == "alone" else held.hook)
+            for step in range(4):
                 COUNTS.clear()
                 model.zero_grad()
+                if how == "queued" and step:  # the first has its own buckets
+                    held.begin_step()
                 model([terms[rank()]] * n_buckets).backward()
             found.append(dict(COUNTS))
             assert state.stats()["last_step"]["calls"] == n_buckets

@@ -127,11 +127,22 @@ def test_a_rank_that_is_silent_is_named(ranks):
 @pytest.mark.parametrize(("bucket", "by"), [(0, "group"), (1, "staged"), (2, "group")])
 def test_damage_that_devices_find_late_fails_the_step_on_all_ranks(ranks, bucket, by):
     """No rank has an optimizer step of values that are wrong, whichever bucket they are in."""
-    outcomes = ranks.run(cases.damaged_bucket, culprit=CULPRIT, bucket=bucket, by=by)
+    outcomes = ranks.run(cases.damaged_bucket, culprit=CULPRIT, bucket=bucket, by=by, what="payload")
     for rank, (step, text) in enumerate(outcomes):
         assert step == 2, (rank, step, text)
         assert "checksum" in text, (rank, text)  # found here, or told by one that has found it
         assert f"rank {CULPRIT} " in text or rank == CULPRIT, (rank, text)
+
+
+@pytest.mark.parametrize(("bucket", "by"), [(0, "group"), (1, "staged"), (2, "group")])
+def test_damage_to_sums_that_travel_with_the_next_bucket_fails_the_step_on_all_ranks(ranks, bucket, by):
+    """And the error names the bucket that they are of."""
+    if ranks.size == 2:  # there are none
+        return
+    outcomes = ranks.run(cases.damaged_bucket, culprit=CULPRIT, bucket=bucket, by=by, what="sums")
+    for rank, (step, text) in enumerate(outcomes):
+        assert step == 2, (rank, step, text)
+        assert "checksum" in text and f"rank {CULPRIT} (step 2, bucket {bucket}, " in text, (rank, text)
 
 
 @pytest.mark.parametrize(("by", "compressed"), [("group", True), ("staged", True), ("group", False), ("staged", False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import pytest
@@ -11,7 +12,9 @@ pytest.importorskip("torch")
 import torch
 
 import gcodec.distributed as gd
-from gcodec.distributed.reduction import gpu_coder, gpu_reduce
+from gcodec import gpu
+from gcodec.distributed.reduction import gpu_coder, gpu_halves, gpu_reduce
+from gcodec.distributed.reduction.gpu_coder import GpuCodebooks
 from gcodec.distributed.stats import Counters
 from gcodec.dtypes import BY_NAME
 from tests.distributed import gpu_count_cases as cases
@@ -43,19 +46,20 @@ class Asked(NamedTuple):
     swaps: int
 
 
-#: Of each bucket whose codebooks are kept, and beyond that of each step, by mode and number of ranks.
+#: Of each bucket whose codebooks are kept, and beyond that of each step, by the number of ranks, and by whether buckets
+#: come one by one or wait for each other.
 EXPECTED = {
-    ("lossless", 2): (Asked(1, 2, 4, 0, 1, 1), Asked(1, 0, 0, 0, 1, 0)),
-    ("lossless", 4): (Asked(2, 4, 8, 0, 2, 2), Asked(1, 0, 0, 0, 1, 0)),
-    ("fixed", 2): (Asked(1, 2, 4, 0, 1, 1), Asked(1, 0, 0, 0, 1, 0)),
-    ("fixed", 4): (Asked(2, 4, 8, 0, 2, 2), Asked(1, 0, 0, 0, 1, 0)),
+    (2, "alone"): (Asked(1, 2, 4, 0, 1, 1), Asked(1, 0, 0, 0, 1, 0)),
+    (2, "queued"): (Asked(1, 2, 4, 0, 1, 1), Asked(1, 0, 0, 0, 1, 0)),
+    (4, "alone"): (Asked(2, 4, 8, 0, 2, 2), Asked(1, 0, 0, 0, 1, 0)),
+    (4, "queued"): (Asked(1, 4, 8, 0, 1, 2), Asked(2, 0, 0, 0, 2, 0)),
 }
 
 
-@pytest.mark.parametrize("mode", ["lossless", "fixed"])
-def test_a_bucket_on_devices_asks_for_as_little_as_is_promised(ranks, mode):
-    bucket, step = EXPECTED[mode, ranks.size]
-    for of_rank in ranks.run(cases.counts_of_a_step, mode=mode):
+@pytest.mark.parametrize(("mode", "how"), [("lossless", "alone"), ("fixed", "alone"), ("lossless", "queued")])
+def test_a_bucket_on_devices_asks_for_as_little_as_is_promised(ranks, mode, how):
+    bucket, step = EXPECTED[ranks.size, how]
+    for of_rank in ranks.run(cases.counts_of_a_step, mode=mode, how=how):
         for n_buckets, counts in zip((2, 4), of_rank, strict=True):
             asked = Asked(*(counts.get(name, 0) for name in Asked._fields))
             assert asked == Asked(*(n_buckets * each + more for each, more in zip(bucket, step, strict=True)))
@@ -68,7 +72,7 @@ def test_an_all_reduce_among_many_ranks_sends_what_is_promised(size, n_values, r
     """Also where preludes have no room in a message, and are read from the frames."""
     monkeypatch.setattr(gpu_coder, "gpu", CODEC)
     if room is not None:
-        monkeypatch.setattr(gpu_reduce, "max_payload", lambda size: room)
+        monkeypatch.setattr(gpu_halves, "max_payload", lambda size: room)
     monkeypatch.setattr(gpu_reduce, "_ALIGN", 64)
     terms = [values_at(who, n_values, torch.float32) for who in range(size)]
     wanted = dense_sum(terms, True)
@@ -84,3 +88,50 @@ def test_an_all_reduce_among_many_ranks_sends_what_is_promised(size, n_values, r
     for same, messages, swaps in thread_ranks.run(size, reduce):
         assert same
         assert messages == swaps == {"alltoall": n_halves}
+
+
+class CodecOfRank:
+    """The codec of ranks that are threads: the device's own for the first one, which counts, and for the others the
+    host's, which is faster."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(gpu if cases.OF_THREAD.counts is not None else CODEC, name)
+
+
+@pytest.mark.parametrize(("size", "how"), [(2, "queued"), (4, "alone"), (64, "queued")])
+def test_buckets_among_many_ranks_ask_for_as_much_as_those_among_few(size, how, monkeypatch):
+    n_buckets = 2
+    monkeypatch.setattr(gpu_coder, "gpu", CodecOfRank())
+    monkeypatch.setattr(gpu_reduce, "_ALIGN", 64)
+    terms = [values_at(who, 64 * size, torch.float32) for who in range(size)]
+    wanted = dense_sum(terms, True)
+
+    def reduce(lane: thread_ranks.ThreadLane) -> Counter[str] | None:
+        books = GpuCodebooks(gd.Refresh(100, 9.0))
+        for n_left in ([0], [*reversed(range(n_buckets))]):  # the first step makes codebooks
+            results, started = [], []
+            if lane.rank == 0:
+                cases.OF_THREAD.counts = Counter()
+            for later in n_left:
+                lane.more = how == "queued" and later > 0
+                coder = gpu_coder.GpuCoder(BY_NAME["float32"], gd.Lossless(), None, books, Counters())
+                results.append(torch.empty_like(terms[0]))
+                reduction = gpu_reduce.GpuReduction(lane, coder, terms[lane.rank], results[-1], mean=True, terms=())
+                started.append(reduction.run(gpu_coder.side_stream_of(results[-1].device), goes_on=True))
+            for each in started:
+                each.finish()
+            assert all(same_bits(result, wanted) for result in results)
+        return cases.OF_THREAD.counts if lane.rank == 0 else None
+
+    (waits, downloads, launches, _, exchanges, swaps), more = EXPECTED[min(size, 4), how]
+    with cases.on_a_device():
+        found = thread_ranks.run(size, reduce)
+    counts, *_ = found[0]
+    assert counts == {
+        "waits": n_buckets * waits + more.waits,
+        "downloads": n_buckets * downloads,
+        "launches": n_buckets * launches,
+    }
+    for _, messages, of_device in found:  # of both steps, of which each would have an exchange of receipts, too
+        assert messages == {"alltoall": (1 + n_buckets) * exchanges + 2 * (more.exchanges - 1)}
+        assert of_device == {"alltoall": (1 + n_buckets) * swaps}

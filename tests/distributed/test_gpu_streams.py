@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 import gcodec.distributed as gd
-from gcodec.distributed.reduction import gpu_coder, gpu_jobs, gpu_reduce
+from gcodec.distributed.reduction import gpu_coder, gpu_halves, gpu_jobs, gpu_reduce
 from gcodec.distributed.reduction.reduce_request import ReduceRequest
 from gcodec.distributed.stats import Counters
 from tests.distributed import thread_ranks
@@ -114,7 +114,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: noting.current)
-    for module in (gpu_jobs, gpu_reduce):
+    for module in (gpu_jobs, gpu_halves, gpu_reduce):
         monkeypatch.setattr(module, "side_stream_of", lambda device: noting.side)
     monkeypatch.setattr(gpu_jobs, "encoding_stream_of", lambda device: noting.encoding)
     monkeypatch.setattr(gpu_reduce, "_ALIGN", 64)
@@ -122,14 +122,15 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 
 def reduce_buckets(
-    streams: Streams, by_rank: list[torch.Tensor], are_apart: bool, lane: thread_ranks.ThreadLane
+    streams: Streams, by_rank: list[torch.Tensor], are_apart: bool, queued: bool, lane: thread_ranks.ThreadLane
 ) -> Any:
-    """Reduce buffers one after the other, as a lane does while none has to end, buckets being apart; return what came
-    before what."""
+    """Reduce buffers one after the other, as a lane does while none has to end, buckets being apart, and perhaps each
+    waiting for the one before; return what came before what."""
     transport = lane.gpu_transports[torch.device("cpu")]
     transport.group = NotingGroup(transport.group, streams)
     results, started = [], []
-    for _ in range(N_BUCKETS):
+    for number in range(N_BUCKETS):
+        lane.more = queued and number + 1 < N_BUCKETS
         streams.note("backward")
         flat = by_rank[lane.rank]
         results.append(torch.empty_like(flat))
@@ -148,7 +149,7 @@ def reduce_buckets(
 def test_a_bucket_is_encoded_while_the_one_before_travels(size: int, streams: Streams) -> None:
     by_rank = [values_at(who, 64 * 9, torch.float32) for who in range(size)]
     n_swaps = 1 if size == 2 else 2
-    for (before, at_the_end), *_ in thread_ranks.run(size, partial(reduce_buckets, streams, by_rank, True)):
+    for (before, at_the_end), *_ in thread_ranks.run(size, partial(reduce_buckets, streams, by_rank, True, False)):
         assert len(before) == N_BUCKETS * (1 + 3 * n_swaps) and at_the_end >= set(before) - {f"backward {N_BUCKETS}"}
         for bucket in range(N_BUCKETS):
             first = bucket * n_swaps  # the number of the bucket's first swap, and what belongs to it
@@ -163,9 +164,27 @@ def test_a_bucket_is_encoded_while_the_one_before_travels(size: int, streams: St
                 assert f"decode {first}" in before[f"encode {first + 1}"]
 
 
+def test_sums_travel_with_the_contributions_of_the_next_bucket_where_that_waits(streams: Streams) -> None:
+    """And the network carries them while the next sums are made: those do not wait for it."""
+    by_rank = [values_at(who, 64 * 9, torch.float32) for who in range(3)]
+    #: In the order in which they leave: contributions (c) and sums (s) of each bucket.
+    order = ["c0", "c1", "s0", "c2", "s1", "s2"]
+    for (before, at_the_end), *_ in thread_ranks.run(3, partial(reduce_buckets, streams, by_rank, True, True)):
+        assert len(before) == N_BUCKETS * 7 and at_the_end >= set(before) - {f"backward {N_BUCKETS}"}
+        # The codec's own order: sums are encoded before the next bucket's contributions.
+        encoded = {what: number for number, what in enumerate(["c0", "s0", "c1", "s1", "c2", "s2"])}
+        for number, what in enumerate(order):
+            assert f"encode {encoded[what]}" in before[f"travel {number}"]
+            assert f"travel {number}" in before[f"decode {number}"]
+        for bucket in range(1, N_BUCKETS):
+            sums = before[f"encode {encoded[f's{bucket}']}"]
+            assert f"travel {order.index(f'c{bucket}')}" in sums
+            assert f"travel {order.index(f's{bucket - 1}')}" not in sums
+
+
 def test_a_tensor_is_encoded_when_the_reduction_before_has_ended(streams: Streams) -> None:
     """It may have written to it: collectives in place, one after the other, need no wait between them."""
     by_rank = [values_at(who, 64 * 9, torch.float32) for who in range(2)]
-    for (before, _), *_ in thread_ranks.run(2, partial(reduce_buckets, streams, by_rank, False)):
+    for (before, _), *_ in thread_ranks.run(2, partial(reduce_buckets, streams, by_rank, False, False)):
         for later in range(1, N_BUCKETS):
             assert f"decode {later - 1}" in before[f"encode {later}"]

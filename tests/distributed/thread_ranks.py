@@ -83,7 +83,7 @@ def _split(tensor: torch.Tensor, sizes: Sequence[int], n: int) -> Sequence[torch
 
 
 class ThreadLane(Lane):
-    """A lane without a thread of its own: who makes it does its work.
+    """A lane without a thread of its own: who makes it does its work. ``more``: whether a further job waits.
 
     Args:
         rank: this rank.
@@ -98,7 +98,10 @@ class ThreadLane(Lane):
         self.buffers, self.parked, self.failure = Buffers(), [], None
         self.failure_records: Any = None
         self.gpu_transports = {torch.device("cpu"): NcclTransport(device_group)}  # type: ignore[arg-type]
-        self._sequence, self._started = 0, []
+        self._sequence, self._started, self.postponed, self.more = 0, [], None, False
+
+    def has_next(self) -> bool:
+        return self.more
 
 
 def run(size: int, case: Callable[[ThreadLane], Any]) -> list[tuple[Any, Counter[str], Counter[str]]]:

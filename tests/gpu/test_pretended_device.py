@@ -244,7 +244,7 @@ def test_parts_of_buffers_are_encoded_as_their_values_are_rounded() -> None:
             books, tally = GpuCodebooks(gd.Refresh()), Counters()
             coder = GpuCoder(dtype, mode, GpuLevelChooser(*arguments) if near else None, books, tally)
             with on_host():
-                frames = coder.encode([(begin, pretending(part)) for begin, part in parts], kind)
+                frames = coder.encode([(begin, pretending(part)) for begin, part in parts], kind).frames()
                 started = coder.decode(frames, [len(part) for _, part in parts])
                 assert started.ended() and not started.errors()
             for (begin, part), own in zip(parts, started.values, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -138,6 +138,30 @@ class EncodedFrame(NamedTuple):
     prelude: bytes | None
 
 
+class FramesInWork(NamedTuple):
+    """Frames that a device makes.
+
+    Attributes:
+        batch: has the frames, and knows when they are done.
+        record: is told how many bytes they take.
+        counters: takes times.
+    """
+
+    batch: Any
+    record: Callable[[int], None]
+    counters: Counters
+
+    def frames(self) -> list[EncodedFrame]:
+        """Return the frames; waits once for their sizes and preludes, and for nothing that was given to the device
+        later."""
+        start = perf_counter()
+        preludes = list(map(bytes, self.batch.preludes))  # first: the sizes come with them
+        frames = [EncodedFrame(*made) for made in zip(self.batch.frames, preludes, strict=True)]
+        self.record(sum(len(frame.data) for frame in frames))
+        self.counters.encode_seconds += perf_counter() - start
+        return frames
+
+
 class StartedFrames(NamedTuple):
     """Frames that a device decodes.
 
@@ -186,9 +210,8 @@ class GpuCoder:
         """True if decoding may return other values than were encoded."""
         return bool(self.mode.bit_layout(self.dtype).lossy)
 
-    def encode(self, parts: Sequence[Part], kind: int) -> list[EncodedFrame]:
-        """Return a frame of each part. Waits once for their sizes and preludes, and once for a histogram where a
-        codebook is made.
+    def encode(self, parts: Sequence[Part], kind: int) -> FramesInWork:
+        """Start to make a frame of each part. Waits for a histogram where a codebook is made, and else for nothing.
 
         Args:
             parts: the values, and where they begin in the buffer.
@@ -206,14 +229,16 @@ class GpuCoder:
         if book is None:
             book = gpu.fresh_codebook(tensors, **options)
         batch = gpu.start_batch(tensors, codebook=book, **options)
-        preludes = list(map(bytes, batch.preludes))  # first: the sizes come with them
-        frames = [EncodedFrame(*made) for made in zip(batch.frames, preludes, strict=True)]
+        batch.begin_preludes()
         n_values = sum(values.numel() for values in tensors)
-        if self.codebooks is not None and n_values:
-            self.codebooks.record(kind, book, 8 * sum(len(frame.data) for frame in frames) / n_values)
+
+        def record(n_bytes: int) -> None:
+            if self.codebooks is not None and n_values:
+                self.codebooks.record(kind, book, 8 * n_bytes / n_values)
+
         self.counters.encode_seconds += perf_counter() - start
         self.counters.encoded_bytes += n_values * self.dtype.itemsize
-        return frames
+        return FramesInWork(batch, record, self.counters)
 
     def decode(self, frames: Sequence[EncodedFrame], sizes: Sequence[int]) -> StartedFrames:
         """Start to decode frames. Waits for those preludes that are not known.

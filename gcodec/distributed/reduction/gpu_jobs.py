@@ -199,8 +199,9 @@ def _reduction_job(
 
     def reduce_compressed() -> torch.Tensor | StartedJob:
         stream.after(mark, request.flat)
-        started = _reduction(request, codebooks, kind).run(stream).then(lambda _: request.result)
-        if goes_on is not None and goes_on():
+        on_device = goes_on is not None and goes_on()
+        started = _reduction(request, codebooks, kind).run(stream, on_device).then(lambda _: request.result)
+        if on_device:
             return started
         result: torch.Tensor = confirmed(request.lane, request.label or "all-reduce", started.finish)
         return result

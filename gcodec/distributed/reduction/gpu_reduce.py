@@ -15,14 +15,19 @@ another could not make: that one sends abort messages in place of the sizes. Wha
                  statuses of all that was decoded        when the device has come so far
     of a step    a small exchange confirms all of it
 
-Nobody waits for frames: the host goes on, to encode the next buffer while the network carries this one.
+Nobody waits for frames: the host goes on, to encode the next buffer while the network carries this one. Where the next
+buffer's job waits already, on all ranks, as they tell each other, the sums of this one are exchanged with its
+contributions. So the host waits once for each buffer, and the network has sums to carry while the next ones are made::
+
+    network     contributions 0 | contributions 1, sums 0 | contributions 2, sums 1 | sums 2
+    device                      | sums 0                  | sums 1, results 0       | sums 2, results 1 | results 2
 
 The result has the bits that the same all-reduce of tensors in CPU memory has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import ClassVar
 
@@ -30,12 +35,9 @@ import torch
 
 from ...compressors.contract import parts_of
 from ...errors import Corruption, GcodecError, LimitExceeded
-from ..transport.gpu import gpu_transport_of
 from ..transport.jobs import StartedJob
 from ..transport.lane import Lane
-from ..transport.message import CONTRIBUTION, RESULT, Header, agreement_of
-from ..transport.small_exchange import SmallMessage, exchange, exchange_bytes, max_payload
-from ..transport.transfers import labeled
+from ..transport.message import CONTRIBUTION, RESULT, agreement_of
 from .gpu_coder import (
     EncodedFrame,
     GpuCoder,
@@ -44,10 +46,10 @@ from .gpu_coder import (
     side_stream_of,
     sum_in_rank_order,
 )
+from .gpu_halves import Frames, Half, Identity, exchange_halves
 from .partition import Range
 
 _ALIGN = 1 << 14  #: values of which parts are multiples
-_SIZE_BYTES = 8  #: of a frame's size in a message, a u64
 
 
 class GpuReduction:
@@ -64,7 +66,7 @@ class GpuReduction:
     """
 
     #: What tells one kind of reduction from another where ranks compare what they are about to do.
-    kind_terms: ClassVar[tuple[str, ...]] = ("device",)
+    kind_terms: ClassVar[tuple[object, ...]] = ("device", 2)
 
     def __init__(
         self,
@@ -82,8 +84,9 @@ class GpuReduction:
         self.parts = self._parts_of(len(values))
         self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, (*terms, *self.kind_terms))
         self.sequence = -1
-        self._others = [peer for peer in range(lane.size) if peer != lane.rank]
         self._unchecked: list[tuple[list[int], StartedFrames]] = []  #: what is being decoded, and whose frames
+        self._sums: Half | None = None  #: what is left to exchange
+        self._failure: BaseException | None = None
 
     def _parts_of(self, n_values: int) -> list[Range]:
         """Return the range that each rank sums. Two ranks send each other everything, and both add it up."""
@@ -91,33 +94,49 @@ class GpuReduction:
             return [(0, n_values)] * 2
         return [(part.start, part.stop) for part in parts_of(n_values, self.lane.size, _ALIGN)]
 
-    def run(self, stream: SideStream) -> StartedJob:
+    def run(self, stream: SideStream, goes_on: bool = False) -> StartedJob:
         """Start the all-reduce: return when the device goes on by itself. What is returned ends when the result is
         there, and all of it was right.
 
         Args:
             stream: where contributions are encoded, once the values are there: the side stream, or one of their own.
+            goes_on: whether the sums may be left to the lane's next job, if there is one on all ranks; equal on these.
 
         Raises:
             PeerError: another rank failed, is silent, or differs in what it does.
             Corruption: a message or a prelude arrived damaged.
             Exception: what encoding raised. It is for the caller to tell the other ranks.
         """
-        start = perf_counter()
-        self.sequence = self.lane.next_sequence()
-        self._keep(self._own_part(stream))
+        start, lane = perf_counter(), self.lane
+        self.sequence = lane.next_sequence()
+        before, lane.postponed = lane.postponed, None
+        halves = [self._contributions(stream)] + ([] if before is None else [before])
+        all_have_more = exchange_halves(lane, halves, self.source.device, goes_on and lane.has_next())
+        if all_have_more:
+            lane.postponed = self._sums
+        else:
+            self._exchange_sums()
         self.coder.counters.seconds += perf_counter() - start
-        return StartedJob(self._check, None, self._has_ended)
+        return StartedJob(self._finish, None, self._has_ended)
 
     def _has_ended(self) -> bool:
         try:
-            return self.lane.broken or all(started.ended() for _, started in self._unchecked)
+            return self.lane.broken or (self._sums is None and all(started.ended() for _, started in self._unchecked))
         except RuntimeError:  # a fault of the device, which waiting for it raises, too
             return True
 
-    def _check(self) -> None:
-        """Wait for the device, and raise what is wrong with a frame, with the rank that sent it."""
+    def _finish(self) -> None:
+        """Exchange what is left, wait for the device, and raise what is wrong with a frame, with the rank that sent it.
+
+        Called on all ranks at the same place of the lane's order if anything is left.
+        """
+        if self._failure is not None:
+            raise self._failure
         start = perf_counter()
+        if self._sums is not None:
+            self.lane.postponed = None
+            self.lane.check_unbroken()
+            self._exchange_sums()
         for ranks, started in self._unchecked:
             # On a broken lane the device may wait for the frames of a rank that is gone.
             if self.lane.broken and not started.ended():
@@ -127,33 +146,77 @@ class GpuReduction:
         self._unchecked.clear()
         self.coder.counters.seconds += perf_counter() - start
 
-    def _own_part(self, stream: SideStream) -> torch.Tensor:
-        """Exchange contributions, encoded on ``stream``; return the sum of this rank's part, or the mean."""
-        begin, end = self.parts[self.lane.rank]
+    def _exchange_sums(self) -> None:
+        """Exchange the sums, if there are any, with nothing else."""
+        if self._sums is not None:
+            exchange_halves(self.lane, [self._sums], self.source.device, False)
+
+    def _contributions(self, stream: SideStream) -> Half:
+        """Start to encode contributions on ``stream``, and return the first half."""
         # Lossy: this rank, too, decodes the frame of its own values, to have them as the others do.
-        lossy = self.coder.lossy
+        own = [self.parts[self.lane.rank]] * self.lane.size
         with stream.current():
-            frames = self._encode(lossy)
-        ranges = [(begin, end)] * self.lane.size
-        received = self._exchange(CONTRIBUTION, frames, ranges, stream)
-        terms = self._decode_all(received, ranges, None if lossy else self.source[begin:end])
-        return sum_in_rank_order(terms, self.lane.size if self.mean else 1)
+            return self._half(CONTRIBUTION, self._encode(self.coder.lossy), self.parts, own, stream, self._sum_up)
+
+    def _half(
+        self,
+        kind: int,
+        make: Callable[[], Frames],
+        sent: Sequence[Range],
+        due: Sequence[Range],
+        stream: SideStream,
+        take: Callable[[Frames], None],
+    ) -> Half:
+        """Return a half of this reduction, whose frames are made on the current stream; arguments are those of
+        :class:`Half`."""
+        identity = Identity(self.sequence, self.agreement, self._where, self.label or self._where)
+        return Half(
+            identity,
+            kind,
+            make,
+            sent,
+            due,
+            self.coder.dtype.itemsize,
+            stream,
+            stream.mark(),
+            take,
+            self._fail,
+            self.coder.counters,
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+
+    def _sum_up(self, frames: Frames) -> None:
+        """Sum the contributions to this rank's part. That is the result, or is exchanged as the second half."""
+        own = self.parts[self.lane.rank]
+        local = None if self.coder.lossy else self.source[slice(*own)]
+        terms = self._decode_all(frames, [own] * self.lane.size, local)
+        self._keep(sum_in_rank_order(terms, self.lane.size if self.mean else 1))
 
     def _keep(self, own: torch.Tensor) -> None:
-        """Put the result of this rank's part where it belongs, and those of the others, which it exchanges."""
+        """Put the result of this rank's part where it belongs, or start to encode it for the others."""
         if self.lane.size == 2:
             self.target.copy_(own)
             return
         begin, end = self.parts[self.lane.rank]
-        frame = self.coder.encode([(begin, own)], RESULT)[0] if end > begin else None
-        stream = side_stream_of(self.source.device)
-        received = self._exchange(RESULT, [frame] * self.lane.size, self.parts, stream)
-        results = self._decode_all(received, self.parts, None if self.coder.lossy else own)
-        for (first, last), part in zip(self.parts, results, strict=True):
-            self.target[first:last] = part
+        work = self.coder.encode([(begin, own)], RESULT) if end > begin else None
 
-    def _encode(self, with_self: bool) -> list[EncodedFrame | None]:
-        """Return a frame for each rank, of the part that it sums; None where there is nothing to send.
+        def make() -> Frames:
+            return [None if work is None else work.frames()[0]] * self.lane.size
+
+        def take(frames: Frames) -> None:
+            self._sums = None
+            results = self._decode_all(frames, self.parts, None if self.coder.lossy else own)
+            for (first, last), part in zip(self.parts, results, strict=True):
+                self.target[first:last] = part
+
+        sent = [self.parts[self.lane.rank]] * self.lane.size
+        self._sums = self._half(RESULT, make, sent, self.parts, side_stream_of(own.device), take)
+
+    def _encode(self, with_self: bool) -> Callable[[], Frames]:
+        """Start to make a frame for each rank, of the part that it sums; return a function that waits for them and
+        returns them, None where there is nothing to send.
 
         Args:
             with_self: make a frame for this rank, too.
@@ -163,78 +226,18 @@ class GpuReduction:
         alike = self.lane.size == 2 and with_self  # both parts are the same
         made = ranks[:1] if alike else ranks
         parts = [(self.parts[rank][0], self.source[slice(*self.parts[rank])]) for rank in made]
-        frames = self.coder.encode(parts, CONTRIBUTION) if parts else []
-        by_rank = dict(zip(ranks, frames * 2 if alike else frames, strict=True))
-        return [by_rank.get(rank) for rank in range(self.lane.size)]
+        work = self.coder.encode(parts, CONTRIBUTION) if parts else None
 
-    def _exchange(
-        self, kind: int, frames: Sequence[EncodedFrame | None], ranges: Sequence[Range], stream: SideStream
-    ) -> list[EncodedFrame | None]:
-        """Exchange sizes and preludes of frames, then the frames.
+        def make() -> Frames:
+            frames = [] if work is None else work.frames()
+            by_rank = dict(zip(ranks, frames * 2 if alike else frames, strict=True))
+            return [by_rank.get(rank) for rank in range(self.lane.size)]
 
-        Args:
-            kind: CONTRIBUTION or RESULT.
-            frames: a frame for each rank, this one's included, made on ``stream``.
-            ranges: the range of the frame that each rank sends this one.
-            stream: frames leave when it has come so far. The current stream waits for those that come.
-
-        Returns:
-            The frames of all ranks, by rank; this rank's own is the one in ``frames``.
-        """
-        rank, counters = self.lane.rank, self.coder.counters
-        label, of_frames = self._where, f"{self.label or self._where}, frames"
-        sent_range = self.parts if kind == CONTRIBUTION else [self.parts[rank]] * self.lane.size
-        messages = {
-            peer: SmallMessage(self._header(kind, rank, sent_range[peer]), self._described(frames[peer]))
-            for peer in self._others
-        }
-        expected = {peer: self._header(kind, peer, ranges[peer]) for peer in self._others}
-        start = perf_counter()
-        payloads = exchange(self.lane, messages, expected, label)
-        counters.wait_seconds += perf_counter() - start
-        sizes, preludes = [0] * self.lane.size, dict[int, bytes]()
-        for peer, payload in payloads.items():
-            sizes[peer] = self._size_of(payload, ranges[peer], f"rank {peer} ({label})")
-            preludes[peer] = payload[_SIZE_BYTES:]
-        nothing = torch.empty(0, dtype=torch.uint8, device=self.source.device)
-        outgoing = [nothing if to == rank or frame is None else frame.data for to, frame in enumerate(frames)]
-        transport = gpu_transport_of(self.lane, self.source.device)
-        with stream.current():
-            collect = labeled(of_frames, lambda: transport.swap(outgoing, sizes))
-            mark = stream.mark()
-        side = side_stream_of(self.source.device)
-        if stream is not side:
-            side.after(mark, *(frame.data for frame in frames if frame is not None))
-        received = labeled(of_frames, collect)
-        counters.sent_bytes += sum(map(len, outgoing)) + exchange_bytes(self.lane.size)
-        counters.received_bytes += sum(sizes) + exchange_bytes(self.lane.size)
-        theirs = {
-            peer: EncodedFrame(received[peer], prelude or None) for peer, prelude in preludes.items() if sizes[peer]
-        }
-        return [frames[rank] if peer == rank else theirs.get(peer) for peer in range(self.lane.size)]
+        return make
 
     @property
     def _where(self) -> str:
         return f"{self.label}, all-reduce {self.sequence}" if self.label else f"all-reduce {self.sequence}"
-
-    def _described(self, frame: EncodedFrame | None) -> bytes:
-        """Return what a message says of a frame: its size, and its prelude, unless that is too long."""
-        if frame is None:
-            return bytes(_SIZE_BYTES)
-        text = len(frame.data).to_bytes(_SIZE_BYTES, "little") + (frame.prelude or b"")
-        return text if len(text) <= max_payload(self.lane.size) else text[:_SIZE_BYTES]
-
-    def _header(self, kind: int, sender: int, of: Range) -> Header:
-        return Header(kind, sender, 0, self.sequence, self.agreement, of[1] - of[0], 0)
-
-    def _size_of(self, payload: bytes, of: Range, where: str) -> int:
-        """Return the size of the frame that a peer is about to send."""
-        size, n_values = int.from_bytes(payload[:_SIZE_BYTES], "little"), of[1] - of[0]
-        n_bytes = n_values * self.coder.dtype.itemsize
-        # Memory is taken for what a peer says it will send, so it must not be able to say anything.
-        if len(payload) < _SIZE_BYTES or size % 8 or size > 2 * n_bytes + (1 << 20) or (size > 0) != (n_bytes > 0):
-            raise Corruption(f"{where}: a frame of {size} bytes for {n_values} values")
-        return size
 
     def _decode_all(
         self, frames: Sequence[EncodedFrame | None], ranges: Sequence[Range], local: torch.Tensor | None
@@ -284,7 +287,7 @@ class GpuScatter(GpuReduction):
     ``result`` takes this rank's part only. The parts are equal and lie one after another, by rank.
     """
 
-    kind_terms = ("device", "scatter")
+    kind_terms = ("device", 2, "scatter")
 
     def _parts_of(self, n_values: int) -> list[Range]:
         return [(part.start, part.stop) for part in parts_of(n_values, self.lane.size)]

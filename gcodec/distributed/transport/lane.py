@@ -77,6 +77,8 @@ class Lane:
         has_told: True once all ranks know that some rank has failed, as far as it is for this one to tell them
             (``small_exchange``); only the thread uses it.
         gpu_transports: how frames travel, by CUDA device; only the thread uses it.
+        postponed: what a reduction on a device has left to be exchanged with the next one's frames; only the thread
+            uses it.
         parked: what failed jobs have handed to the network, which may still write to it: kept, so that it lives on.
     """
 
@@ -91,6 +93,7 @@ class Lane:
         self.failure: BaseException | None = None
         self.closed = self.has_told = False
         self.gpu_transports: dict[torch.device, Any] = {}
+        self.postponed: Any = None
         self.parked: list[Any] = []
         self._started: list[tuple[StartedJob, Future, Place]] = []
         self._queue: Queue[tuple[LaneJob, Future] | None] = Queue(_MAX_QUEUED)
@@ -129,6 +132,10 @@ class Lane:
         if not self._thread.is_alive():
             self._fail_queued()
         return future
+
+    def has_next(self) -> bool:
+        """Return True if a job waits that comes after the current one. Called on the lane's thread."""
+        return not (self._queue.empty() or self.closed)
 
     def next_sequence(self) -> int:
         """Return the number of the all-reduce that begins now, the same on all ranks. Called on the lane's thread."""
