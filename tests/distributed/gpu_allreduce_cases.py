@@ -9,6 +9,7 @@ lane's Gloo group, or as they would with it: by the same one collective of a gro
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
@@ -26,9 +27,12 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed import collectives, diloco
 from gcodec.distributed.ddp import codec_state
-from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_levels, ways
+from gcodec.distributed.reduction import allreduce, gpu_coder, gpu_jobs, gpu_levels, ways
+from gcodec.distributed.reduction.reduce_request import ReduceRequest
+from gcodec.distributed.stats import Counters
 from gcodec.distributed.transport import gpu as gpu_transport
 from gcodec.distributed.transport.lane import Lane, lane_of, private_group
+from gcodec.distributed.transport.work import LaneWork
 from gcodec.format.prelude import prelude_size
 from gcodec.frame.decode import read_start
 from gcodec.truncation.optimizers import levels_for, view_from_dump
@@ -284,6 +288,29 @@ def damaged_bucket(culprit: int, bucket: int, by: str, what: str) -> tuple[int, 
                 gd.close_lanes(group, 1.0)
                 return step, str(error)
     return -1, ""
+
+
+def followed_by_the_host() -> bool:
+    """Check that an all-reduce on devices ends which has left its sums to a next job that is one of the host's."""
+    gd.close_lanes()
+    terms = [values_at(who, 90_000, torch.float32) for who in range(size())]
+    mine, go_on = terms[rank()], threading.Event()
+    results = [torch.empty_like(mine) for _ in range(2)]
+    with there("group"):
+        lane = lane_of(None)
+        first, second = (
+            ReduceRequest(lane, mine, result, gd.Lossless(), True, Counters(), label="all") for result in results
+        )
+        lane.submit(lambda: go_on.wait(60))
+        futures = [
+            lane.submit(gpu_jobs.gpu_allreduce_job(first, goes_on=lambda: True)),
+            lane.submit(allreduce.allreduce_job(second, threads=1)),
+        ]
+        go_on.set()
+        for future in futures:
+            LaneWork(future).wait(timedelta(seconds=30))
+    gd.close_lanes()
+    return all(same_bits(result, dense_sum(terms, True)) for result in results)
 
 
 def damaged_fsdp(culprit: int) -> str:

@@ -145,6 +145,10 @@ def test_damage_to_sums_that_travel_with_the_next_bucket_fails_the_step_on_all_r
         assert "checksum" in text and f"rank {CULPRIT} (step 2, bucket {bucket}, " in text, (rank, text)
 
 
+def test_sums_on_devices_that_were_put_off_do_not_wait_for_another_bucket(ranks):
+    assert all(ranks.run(cases.followed_by_the_host))
+
+
 @pytest.mark.parametrize(("by", "compressed"), [("group", True), ("staged", True), ("group", False), ("staged", False)])
 def test_a_failed_collective_of_devices_is_an_error_that_says_where(ranks, by, compressed):
     where = "all-reduce 0, frames: " if compressed else "all-reduce, uncompressed: "

@@ -237,8 +237,10 @@ class Lane:
         if self.failure is not None and job.abort is not None:  # other ranks may expect messages: they get the reason
             job.abort(self.failure)
         self.check_unbroken()
+        postponed = self.postponed
         value = job.run()
-        if not isinstance(value, StartedJob):
+        is_left = postponed is not None and self.postponed is postponed  # this job has exchanged nothing on devices
+        if is_left or not isinstance(value, StartedJob):
             self.drain()  # jobs complete in the order in which they were handed in
         return value
 
