@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -37,8 +38,9 @@ from .reduction.step_detection import COMPRESSED, PLAIN, PLAIN_TIMED, GroupBypas
 from .stats import Counters
 from .transport.agreement import compare_options
 from .transport.arguments import check_optional_duration, config_or_none
-from .transport.jobs import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, LaneJob, result_of
+from .transport.jobs import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Future, LaneJob, StartedJob, result_of
 from .transport.lane import Lane, lane_of
+from .transport.small_exchange import confirmed, tell
 from .transport.work import LaneWork
 from .uncompressed import UncompressedLog, has_floats, small_reason, type_reason
 
@@ -139,6 +141,9 @@ class Collectives:
         self._bypasses: dict[Lane, GroupBypass] = {}
         self._codebooks: dict[Lane, CollectiveCodebooks] = {}
         self._gpu_codebooks: dict[tuple[Lane, str, int, torch.dtype], GpuCodebooks] = {}
+        self._left: dict[Lane, None] = {}  #: lanes whose collectives may be left to be confirmed
+        #: Those on which some are; only the thread of a lane touches it.
+        self._unconfirmed: set[Lane] = set()
 
     def stats(self) -> dict[str, float]:
         """Return the counts so far, by name, as in :class:`gcodec.distributed.stats.Counters`, and those of refreshes.
@@ -263,7 +268,7 @@ class Collectives:
         def end() -> list[torch.Tensor]:
             for tensor, part in zip(tensors, result.split([part.numel() for part in parts]), strict=True):
                 tensor.detach().copy_(part.view(tensor.shape))
-            self._end(lane, kind, call, counters)
+            self._end(lane, kind, call, counters, on_gpu)
             return tensors
 
         whole = _with_end([job], end, tensors)
@@ -272,7 +277,12 @@ class Collectives:
         return LaneWork(lane.submit(whole, ALL_REDUCE))
 
     def reduce_scatter(
-        self, group: dist.ProcessGroup, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], mean: bool
+        self,
+        group: dist.ProcessGroup,
+        pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        mean: bool,
+        *,
+        later: str = "",
     ) -> LaneWork | None:
         """Start the reduce-scatter of pairs of tensors.
 
@@ -280,6 +290,9 @@ class Collectives:
             group: the process group.
             pairs: each a whole tensor, and the tensor that takes this rank's part of its sum.
             mean: divide the sum by the number of ranks.
+            later: for tensors on a device that no other collective writes to, and of which nobody reads the parts
+                before the futures of :meth:`begin_confirming` are done: what to call them in errors. The next
+                collective is then encoded while these travel, and the work has an error only on ranks that find one.
 
         Returns:
             The work, whose value is the list of parts; or None, as for :meth:`all_reduce`.
@@ -292,19 +305,37 @@ class Collectives:
         if kind == PLAIN:
             return None
         flat = [(whole.detach().contiguous().view(-1), part.detach().contiguous().view(-1)) for whole, part in pairs]
-        jobs = [self._scatter(lane, kind, whole, part, mean, counters) for whole, part in flat]
+        bypass, on_gpu = self._bypasses.get(lane), is_on_gpu(pairs[0][0])
+        is_left = bool(later) and on_gpu and kind == COMPRESSED and not (bypass is not None and bypass.trying)
+        label = f"{self.label}, {later}" if later else self.label
+        jobs = [self._scatter(lane, kind, whole, part, mean, counters, label, is_left) for whole, part in flat]
 
         def end() -> list[torch.Tensor]:
             for (_, part), (_, result) in zip(pairs, flat, strict=True):
                 if not part.is_contiguous():
                     part.detach().copy_(result.view(part.shape))
-            self._end(lane, kind, call, counters)
+            self._end(lane, kind, call, counters, on_gpu)
             return [part for _, part in pairs]
 
-        whole = _with_end(jobs, end, [part for _, part in pairs])
-        if is_on_gpu(pairs[0][0]):
+        if is_left:
+            self._left[lane] = None
+        leave = partial(self._unconfirmed.add, lane) if is_left else None
+        whole = _with_end(jobs, end, [part for _, part in pairs], leave)
+        if on_gpu:
             whole = side_stream_job([tensor for pair in (*flat, *pairs) for tensor in pair], whole.run, whole.abort)
         return LaneWork(lane.submit(whole, REDUCE_SCATTER))
+
+    def begin_confirming(self) -> list[Future]:
+        """Return futures that are done when no rank has found an error in a collective that was left to be confirmed;
+        else they raise it. Ranks call it after the same collectives."""
+
+        def confirm(lane: Lane) -> None:
+            if lane in self._unconfirmed:  # on all ranks
+                self._unconfirmed.remove(lane)
+                confirmed(lane, self.label, lambda: None)
+
+        left, self._left = self._left, {}
+        return [lane.submit(LaneJob(partial(confirm, lane), partial(tell, lane))) for lane in left]
 
     def all_gather(self, group: dist.ProcessGroup, whole: torch.Tensor, part: torch.Tensor) -> LaneWork | None:
         """Start the all-gather of a tensor in CPU memory, without loss whatever the mode is.
@@ -340,15 +371,24 @@ class Collectives:
         return LaneWork(lane.submit(_with_end([job], end, [whole]), ALL_GATHER))
 
     def _scatter(
-        self, lane: Lane, kind: int, whole: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters
+        self,
+        lane: Lane,
+        kind: int,
+        whole: torch.Tensor,
+        part: torch.Tensor,
+        mean: bool,
+        counters: Counters,
+        label: str,
+        is_left: bool,
     ) -> LaneJob:
         on_gpu = is_on_gpu(whole)
         if kind == PLAIN_TIMED:
             make = gpu_dense_reduce_scatter_job if on_gpu else dense_reduce_scatter_job
-            return make(lane, whole, part, mean, counters, self.label)
-        request = ReduceRequest(lane, whole, part, self.options.mode, mean, counters, label=self.label)
+            return make(lane, whole, part, mean, counters, label)
+        request = ReduceRequest(lane, whole, part, self.options.mode, mean, counters, label=label)
         if on_gpu:
-            return gpu_reduce_scatter_job(request, self._kept(lane, "scatter", whole))
+            goes_on = (lambda: True) if is_left else None
+            return gpu_reduce_scatter_job(request, self._kept(lane, "scatter", whole), goes_on=goes_on)
         return _made_on_lane(lambda: half_job(request, self._shared(lane, "scatter", whole), self.threads, Scatter))
 
     def _shared(
@@ -399,10 +439,11 @@ class Collectives:
             self._count(counters)
         return lane, kind, counters
 
-    def _end(self, lane: Lane, kind: int, call: _Call, counters: Counters) -> None:
+    def _end(self, lane: Lane, kind: int, call: _Call, counters: Counters, on_gpu: bool = False) -> None:
         """Record that a collective has completed. Called on the lane's thread."""
         self._count(counters)
-        if kind == COMPRESSED and lane in self._codebooks:
+        # Those on devices use none of these codebooks; and to renew one, ranks would have to come here in one order.
+        if kind == COMPRESSED and lane in self._codebooks and not on_gpu:
             self._codebooks[lane].end(lane)
         if lane in self._bypasses:
             self._bypasses[lane].add(call.n_bytes, counters)
@@ -446,16 +487,41 @@ def _made_on_lane(make: Callable[[], LaneJob]) -> LaneJob:
 
 
 def _with_end(
-    jobs: Sequence[LaneJob], end: Callable[[], list[torch.Tensor]], written: Sequence[torch.Tensor]
+    jobs: Sequence[LaneJob],
+    end: Callable[[], list[torch.Tensor]],
+    written: Sequence[torch.Tensor],
+    leave: Callable[[], None] | None = None,
 ) -> LaneJob:
-    """Return one job that runs several, then ``end``, whose value it has. They write to the tensors ``written``."""
+    """Return one job that runs several, then ``end``, whose value it has.
+
+    Args:
+        jobs: the jobs.
+        end: called when all have ended.
+        written: what they write to.
+        leave: called if jobs go on by themselves when they have run, where they may: then so does the one that is
+            returned.
+    """
     # Tensors of inference mode may be written to only in that mode, which is each thread's own: the lane enters it.
     inference = any(tensor.is_inference() for tensor in written)
 
-    def run_all_and_end() -> list[torch.Tensor]:
+    def run_all_and_end() -> list[torch.Tensor] | StartedJob:
         with torch.inference_mode(inference):
+            started = []
             for job in jobs:
-                result_of(job.run())
+                value = job.run()
+                if leave is not None and isinstance(value, StartedJob):
+                    started.append(value)
+                else:
+                    result_of(value)
+            if leave is None or not started:
+                return end()
+            leave()
+        return StartedJob(partial(finish, started), None, lambda: all(each.has_ended() for each in started))
+
+    def finish(started: Sequence[StartedJob]) -> list[torch.Tensor]:
+        with torch.inference_mode(inference):
+            for each in started:
+                each.finish()
             return end()
 
     def abort_all(error: BaseException) -> None:

@@ -51,8 +51,8 @@ class UnderWay:
     ::
 
         backward of unit 3    reduce-scatter 3 begins
-        backward of unit 2    beside it; then its end is waited for, and reduce-scatter 2 begins
-        end of backward()     the end of the last one is waited for
+        backward of unit 2    beside it; then reduce-scatter 2 begins, and the end of 3 is waited for
+        end of backward()     the end of the last one is waited for; ranks confirm all to each other
 
     Args:
         collectives: makes the compressed ones.
@@ -60,7 +60,8 @@ class UnderWay:
     """
 
     def __init__(self, collectives: Collectives, model: torch.nn.Module) -> None:
-        self._log, self._model, self._has_looked = collectives.log, weakref.ref(model), False
+        self._collectives, self._log = collectives, collectives.log
+        self._model, self._has_looked = weakref.ref(model), False
         self._awaited = Awaited(collectives.log, "call compress_fsdp on the model that is trained")
         self._works: deque[Work] = deque()
 
@@ -72,8 +73,15 @@ class UnderWay:
     def add(self, work: Work) -> None:
         """Wait for a work later, at the end of this backward pass at the latest, which then raises its error."""
         execution_engine: Any = torch.autograd.Variable._execution_engine
-        execution_engine.queue_callback(self.wait)
+        execution_engine.queue_callback(self._end_pass)
         self._works.append(work)
+
+    def _end_pass(self) -> None:
+        """End a backward pass: no rank has found an error in what it has got from the others."""
+        confirming = self._collectives.begin_confirming()
+        self.wait()  # first, as it raises what this rank has found
+        for future in confirming:
+            future.wait()
 
     def wait(self, n_left: int = 0) -> None:
         """Wait for all works but the last ``n_left``: their values are there for what comes next on this stream."""
@@ -145,17 +153,20 @@ class CompressedReduceScatter(_Allocating):
             input_tensor.mul_(op.__getstate__()[1])  # it is FSDP's own memory, which is of no use after this
             op = dist.ReduceOp.SUM
         self._under_way.begin(group)
-        # Each holds the gradients of a whole unit in memory, so there are no more at a time than work side by side.
-        self._under_way.wait(_MAX_UNDER_WAY - 1 if later else 0)
+        if not later:
+            self._under_way.wait()
         mean, work = self.collectives.mean_of(op, [input_tensor], group), None
         if mean is not None and self.collectives.suits([input_tensor], group):
-            work = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean)
+            name = f"gradients of {getattr(self._parameters, '_module_fqn', '') or 'the model'}" if later else ""
+            work = self.collectives.reduce_scatter(group, [(input_tensor, output_tensor)], mean, later=name)
         if work is None:
             return _plain_reduce_scatter(output_tensor, input_tensor, group, op, async_op)
         if async_op:
             return work
         if later:
             self._under_way.add(work)
+            # Each holds the gradients of a whole unit in memory, so there are no more at a time than work side by side.
+            self._under_way.wait(_MAX_UNDER_WAY)
         else:
             work.wait()
         return None

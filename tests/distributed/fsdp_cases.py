@@ -131,8 +131,9 @@ def beside_backward() -> tuple[list[str], bool]:
     return happened, all(map(torch.equal, found, wanted))
 
 
-def read_in_backward() -> bool:
-    """Check that gradients which a hook reads during the backward pass are there by then, as those at its end are."""
+def read_in_backward(reader: int | None = None) -> bool:
+    """Check that gradients which a hook reads during the backward pass are there by then, as those at its end are; by
+    one rank, or by all."""
     model = sharded(init_device_mesh("cpu", (size(),), mesh_dim_names=("shard",)))
     gd.compress_fsdp(model, smallest=1000, bypass=None, timeout=timedelta(seconds=50))
     seen: dict[nn.Parameter, torch.Tensor] = {}
@@ -141,10 +142,12 @@ def read_in_backward() -> bool:
         seen[own] = own.grad.to_local().clone()
 
     for item in model.parameters():
-        item.register_post_accumulate_grad_hook(read)
+        if reader in (None, rank()):
+            item.register_post_accumulate_grad_hook(read)
     x, y = batch_of(0)
     nn.functional.cross_entropy(model(x), y).backward()
-    return len(seen) > 0 and all(torch.equal(own.grad.to_local(), value) for own, value in seen.items())  # type: ignore[union-attr]
+    same = all(torch.equal(own.grad.to_local(), value) for own, value in seen.items())  # type: ignore[union-attr]
+    return same and (len(seen) > 0) == (reader in (None, rank()))
 
 
 def damaged_at_the_end(by: int) -> str:

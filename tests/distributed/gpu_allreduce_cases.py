@@ -313,21 +313,51 @@ def followed_by_the_host() -> bool:
     return all(same_bits(result, dense_sum(terms, True)) for result in results)
 
 
-def damaged_fsdp(culprit: int) -> str:
-    """Return what backward() says on this rank when the frames of one rank's device are damaged."""
+def damaged_fsdp(culprit: int, unit: int, is_read: bool) -> tuple[int, str]:
+    """A training with FSDP2 in whose third step a rank sends damaged frames of a unit's gradients, which the others'
+    devices find when the host has gone on; the step in which ``backward`` fails here, and the error.
+
+    Args:
+        culprit: the rank.
+        unit: number of the unit, in the order in which they are reduced.
+        is_read: whether the first rank reads all gradients at once, so that no error may be found later.
+    """
+    gd.close_lanes()
     group = dist.new_group(timeout=timedelta(seconds=30))
     model = fsdp_cases.sharded(DeviceMesh.from_group(group, "cpu"))
-    gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
-    x, y = batch_of(0)
-    loss = torch.nn.functional.cross_entropy(model(x), y)
-    with there("staged"), contextlib.ExitStack() as stack:
-        if rank() == culprit:
-            stack.enter_context(mock.patch.object(CODEC, "start_batch", _sabotaged("payload")))
-        try:
-            loss.backward()
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-    return ""
+    gd.compress_fsdp(model, smallest=1000, parameters=False, bypass=None, timeout=timedelta(seconds=20))
+    for item in model.parameters():
+        if is_read and rank() == 0:
+            item.register_post_accumulate_grad_hook(lambda param: None)
+    step = calls = 0
+
+    def start_and_damage(tensors: Sequence[torch.Tensor], **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        batch = start_batch(tensors, **options)
+        if rank() == culprit and (step, calls) == (2, 1 + unit):
+            for frame in batch.frames:
+                frame[len(frame) - len(frame) // 4] ^= 1
+        return batch
+
+    def start_and_go_on(*arguments: Any, **options: Any) -> Any:
+        batch = start_decode(*arguments, **options)
+        looks = iter(range(3))
+        batch.ended = lambda: next(looks, None) is None  # as if the network still had the frames
+        return batch
+
+    with there("group"), mock.patch.multiple(CODEC, start_batch=start_and_damage, start_decode=start_and_go_on):
+        for step in range(4):
+            calls = 0
+            model.zero_grad()  # gradients that are added to are read at once
+            x, y = batch_of(step)
+            try:
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+            except (gcodec.GcodecError, RuntimeError) as error:  # torch's work makes the second of the first
+                dist.barrier()
+                gd.close_lanes(group, 1.0)
+                return step, str(error)
+    return -1, ""
 
 
 def ends_of_private_groups(culprit: int) -> tuple[list[str], list[str]]:

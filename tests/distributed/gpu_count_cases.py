@@ -11,23 +11,27 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
 from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec.distributed as gd
 from gcodec import gpu
+from gcodec.distributed import collectives
 from gcodec.distributed.ddp import codec_state
 from gcodec.distributed.reduction import gpu_coder
 from gcodec.distributed.transport import gpu as gpu_transport
 from gcodec.distributed.transport import lane as lanes
 from gcodec.gpu import gpu_memory
+from tests.distributed import fsdp_cases
 from tests.distributed.ddp_cases import Given, HeldUp
-from tests.distributed.rank_basics import dense_sum, rank, same_bits, size, values_at
+from tests.distributed.rank_basics import batch_of, dense_sum, rank, same_bits, size, values_at
 from tests.gpu.cuda_torch import TorchOnHost
 
 N_VALUES = 1 << 16  #: of each bucket: no rank's part is empty
@@ -182,3 +186,21 @@ def counts_of_a_step(mode: str, how: str) -> list[dict[str, int]]:
                 assert all(same_bits(part.grad, wanted) for part in model.module.parts)
         gd.close_lanes()
     return found
+
+
+def counts_of_fsdp() -> tuple[dict[str, int], int]:
+    """Return what a backward pass of FSDP2 asks for, once codebooks are kept, and the number of units it reduces."""
+    gd.close_lanes()
+    model = fsdp_cases.sharded(init_device_mesh("cpu", (size(),), mesh_dim_names=("shard",)))
+    counted = gd.compress_fsdp(
+        model, parameters=False, smallest=1000, bypass=None, refresh=gd.Refresh(100, 9.0), timeout=timedelta(seconds=50)
+    )
+    x, y = batch_of(0)
+    with counting(), mock.patch.object(collectives, "is_on_gpu", lambda tensor: True):
+        for _ in range(4):
+            loss, before = torch.nn.functional.cross_entropy(model(x), y), counted.stats()["calls"]
+            COUNTS.clear()
+            loss.backward()
+            model.zero_grad()
+        gd.close_lanes()
+    return dict(COUNTS), int(counted.stats()["calls"] - before)

@@ -235,6 +235,15 @@ def test_fsdp_on_devices_leaves_compression_where_it_is_slower(ranks, by, slow):
         assert dense[22:28] == [3 * (slow == "coded")] * 6
 
 
-def test_a_damaged_frame_of_fsdp_on_devices_is_an_exception_of_backward(ranks):
-    heard = ranks.run(cases.damaged_fsdp, culprit=CULPRIT)
-    assert all(heard) and f"rank {CULPRIT}" in heard[0]
+@pytest.mark.parametrize(("unit", "is_read"), [(0, False), (1, False), (2, False), (1, True)])
+def test_damage_to_gradients_of_fsdp_that_devices_find_late_is_an_error_of_the_same_backward(ranks, unit, is_read):
+    """On all ranks, and it names the gradients."""
+    outcomes = ranks.run(cases.damaged_fsdp, culprit=CULPRIT, unit=unit, is_read=is_read)
+    for rank, (step, text) in enumerate(outcomes):
+        assert step == 2, (rank, step, text)
+        assert "checksum" in text and f"rank {CULPRIT} (FSDP" in text, (rank, text)
+        assert is_read or "(FSDP, gradients of " in text, (rank, text)
+
+
+def test_gradients_that_one_rank_reads_at_once_are_there_on_all(ranks):
+    assert all(ranks.run(cases.on_devices, what=fsdp_cases.read_in_backward, by="group", reader=CULPRIT))

@@ -65,6 +65,14 @@ def test_a_bucket_on_devices_asks_for_as_little_as_is_promised(ranks, mode, how)
             assert asked == Asked(*(n_buckets * each + more for each, more in zip(bucket, step, strict=True)))
 
 
+def test_a_unit_of_fsdp_on_devices_asks_for_as_little_as_a_bucket_of_two_ranks(ranks):
+    """And ranks confirm all of them to each other once, at the end of the backward pass."""
+    for counts, n_units in ranks.run(cases.counts_of_fsdp):
+        assert n_units == 3
+        asked = Asked(*(counts.get(name, 0) for name in Asked._fields))
+        assert asked == Asked(*(n_units * each + more for each, more in zip(*EXPECTED[2, "alone"], strict=True)))
+
+
 @pytest.mark.parametrize(
     ("size", "n_values", "room"), [(2, 500, None), (3, 500, None), (3, 500, 8), (64, 64 * 64, None), (64, 100, None)]
 )

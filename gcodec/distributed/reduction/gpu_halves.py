@@ -3,7 +3,7 @@
 The halves of two reductions can be exchanged together, the sums of one with the contributions of the next. What a rank
 tells another one is then a single message::
 
-    byte    more      1 if the sender has a further job that waits
+    byte    offers    what the sender could leave to later, as below
     of each half:
     u64     size      of the frame; 0 for none
     u32     length    of its prelude; 0 if it is to be read from the frame
@@ -31,6 +31,9 @@ from ..transport.transfers import labeled
 from .gpu_coder import EncodedFrame, SideStream, side_stream_of
 from .partition import Range
 
+#: What a rank offers: to end the reduction when it is asked for, and confirm it then; and to exchange sums with what
+#: its lane's next job exchanges, which waits already. Done is what all ranks offer.
+LATE_END, LATE_SUMS = 1, 2
 _FRAME = struct.Struct("<QI")  #: size of a frame, and of its prelude
 
 Frames = list[EncodedFrame | None]  #: by rank; None where there is nothing to send
@@ -137,7 +140,7 @@ def where(half: Half, peer: int) -> str:
     return f"rank {peer} ({half.identity.where})"
 
 
-def exchange_halves(lane: Lane, halves: Sequence[Half], device: torch.device, more: bool) -> bool:
+def exchange_halves(lane: Lane, halves: Sequence[Half], device: torch.device, offers: int = 0) -> int:
     """Exchange the frames of halves, and go on with each: the host waits once for the device, if the last of them was
     made last, and once for the other ranks. Called on the lane's thread.
 
@@ -145,10 +148,10 @@ def exchange_halves(lane: Lane, halves: Sequence[Half], device: torch.device, mo
         lane: the lane.
         halves: the halves, the same on all ranks.
         device: of the frames.
-        more: whether this rank has a further job that waits.
+        offers: what this rank offers: 0, or LATE_END and LATE_SUMS.
 
     Returns:
-        Whether all ranks have one, which all of them learn alike.
+        What all ranks offer, which all of them learn alike.
 
     Raises:
         PeerError: another rank failed, is silent, or differs in what it does.
@@ -162,7 +165,7 @@ def exchange_halves(lane: Lane, halves: Sequence[Half], device: torch.device, mo
     others = [peer for peer in range(lane.size) if peer != lane.rank]
     messages = {
         peer: SmallMessage(
-            first.header(lane.rank, first.sent[peer]), _text([of[peer] for of in made], more, max_payload(lane.size))
+            first.header(lane.rank, first.sent[peer]), _text([of[peer] for of in made], offers, max_payload(lane.size))
         )
         for peer in others
     }
@@ -187,13 +190,15 @@ def exchange_halves(lane: Lane, halves: Sequence[Half], device: torch.device, mo
                 prelude = of_halves[number][1] or None
                 frames[peer] = EncodedFrame(received[peer], prelude) if sizes[peer] else None
             half.take(frames)
-    return more and all(has_more for has_more, _ in told.values())
+    for offered, _ in told.values():
+        offers &= offered
+    return offers
 
 
-def _text(frames: Sequence[EncodedFrame | None], more: bool, room: int) -> bytes:
+def _text(frames: Sequence[EncodedFrame | None], offers: int, room: int) -> bytes:
     """Return what a message says of a frame of each half: preludes as long as there is room for them."""
     room -= 1 + len(frames) * _FRAME.size
-    text = bytes([more])
+    text = bytes([offers])
     for frame in frames:
         prelude = b"" if frame is None or frame.prelude is None or len(frame.prelude) > room else frame.prelude
         room -= len(prelude)
@@ -201,8 +206,8 @@ def _text(frames: Sequence[EncodedFrame | None], more: bool, room: int) -> bytes
     return text
 
 
-def _read(payload: bytes, n_halves: int, whose: str) -> tuple[bool, list[tuple[int, bytes]]]:
-    """Return what a message says: whether the sender has a further job, and size and prelude of a frame of each half.
+def _read(payload: bytes, n_halves: int, whose: str) -> tuple[int, list[tuple[int, bytes]]]:
+    """Return what a message says: what the sender offers, and size and prelude of a frame of each half.
 
     Args:
         payload: of the message.
@@ -216,6 +221,6 @@ def _read(payload: bytes, n_halves: int, whose: str) -> tuple[bool, list[tuple[i
         size, length = _FRAME.unpack_from(payload, at)
         at += _FRAME.size + length
         found.append((size, payload[at - length : at]))
-    if len(found) < n_halves or at != len(payload) or payload[0] > 1:
+    if len(found) < n_halves or at != len(payload) or payload[0] > LATE_END + LATE_SUMS:
         raise Corruption(f"{whose}: {len(payload)} bytes that tell of {n_halves} frames are damaged")
-    return payload[0] == 1, found
+    return payload[0], found

@@ -149,21 +149,27 @@ def gpu_allreduce_job(
         request: what to reduce, and how.
         codebooks: the codebooks kept for this buffer; None to make them anew.
         goes_on: for a buffer that no other job writes to, which is then encoded while those before travel. Asked on the
-            lane's thread; True leaves the end to the device, as a ``StartedJob``, which no rank has confirmed to the
-            others: :func:`~gcodec.distributed.transport.small_exchange.confirmed` is for the caller.
+            lane's thread; True on all ranks leaves the end to the device, as a ``StartedJob``, which no rank has
+            confirmed to the others: :func:`~gcodec.distributed.transport.small_exchange.confirmed` is for the caller.
     """
     return _reduction_job(request, codebooks, GpuReduction, goes_on)
 
 
-def gpu_reduce_scatter_job(request: ReduceRequest, codebooks: GpuCodebooks | None = None) -> LaneJob:
+def gpu_reduce_scatter_job(
+    request: ReduceRequest,
+    codebooks: GpuCodebooks | None = None,
+    *,
+    goes_on: Callable[[], bool] | None = None,
+) -> LaneJob:
     """Return the job that reduces a buffer on a CUDA device and keeps this rank's part. Its value is that.
 
     Args:
         request: what to reduce, and how; the mode is not NearLossless, which has no meaning without all gradients.
         codebooks: the codebooks kept for this buffer; None to make them anew.
+        goes_on: as of :func:`gpu_allreduce_job`.
     """
 
-    return _reduction_job(request, codebooks, GpuScatter, None)
+    return _reduction_job(request, codebooks, GpuScatter, goes_on)
 
 
 def gpu_dense_reduce_scatter_job(
@@ -199,14 +205,24 @@ def _reduction_job(
 
     def reduce_compressed() -> torch.Tensor | StartedJob:
         stream.after(mark, request.flat)
-        on_device = goes_on is not None and goes_on()
-        started = _reduction(request, codebooks, kind).run(stream, on_device).then(lambda _: request.result)
-        if on_device:
-            return started
+        reduction = _reduction(request, codebooks, kind)
+        goes_on_here = goes_on is not None and goes_on()
+        started = reduction.run(stream, goes_on_here).then(lambda _: request.result)
+        if reduction.ends_late:
+            return StartedJob(partial(_or_tell, request.lane, started.finish), None, started.has_ended)
         result: torch.Tensor = confirmed(request.lane, request.label or "all-reduce", started.finish)
         return result
 
     return side_stream_job([request.flat, request.result], reduce_compressed, partial(tell, request.lane))
+
+
+def _or_tell(lane: Lane, finish: Callable[[], Any]) -> Any:
+    """Return what ``finish`` returns. If it fails, the other ranks are told: there may be no further job to do so."""
+    try:
+        return finish()
+    except BaseException as error:
+        tell(lane, error)
+        raise
 
 
 def _reduction(request: ReduceRequest, codebooks: GpuCodebooks | None, kind: type[GpuReduction]) -> GpuReduction:

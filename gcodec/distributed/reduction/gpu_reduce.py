@@ -46,7 +46,7 @@ from .gpu_coder import (
     side_stream_of,
     sum_in_rank_order,
 )
-from .gpu_halves import Frames, Half, Identity, exchange_halves
+from .gpu_halves import LATE_END, LATE_SUMS, Frames, Half, Identity, exchange_halves
 from .partition import Range
 
 _ALIGN = 1 << 14  #: values of which parts are multiples
@@ -63,6 +63,9 @@ class GpuReduction:
         mean: divide by the number of ranks.
         terms: further facts that ranks must agree on.
         label: begins the texts of errors.
+
+    Attributes:
+        ends_late: whether all ranks let it end when it is asked for.
     """
 
     #: What tells one kind of reduction from another where ranks compare what they are about to do.
@@ -83,7 +86,7 @@ class GpuReduction:
         self.source, self.target, self.mean, self.label = values, result, mean, label
         self.parts = self._parts_of(len(values))
         self.agreement = agreement_of(coder.dtype.name, len(values), lane.size, mean, (*terms, *self.kind_terms))
-        self.sequence = -1
+        self.sequence, self.ends_late = -1, False
         self._unchecked: list[tuple[list[int], StartedFrames]] = []  #: what is being decoded, and whose frames
         self._sums: Half | None = None  #: what is left to exchange
         self._failure: BaseException | None = None
@@ -100,7 +103,8 @@ class GpuReduction:
 
         Args:
             stream: where contributions are encoded, once the values are there: the side stream, or one of their own.
-            goes_on: whether the sums may be left to the lane's next job, if there is one on all ranks; equal on these.
+            goes_on: whether it need not end now, as far as this rank is concerned, and may leave its sums to the
+                lane's next job, if there is one.
 
         Raises:
             PeerError: another rank failed, is silent, or differs in what it does.
@@ -111,8 +115,10 @@ class GpuReduction:
         self.sequence = lane.next_sequence()
         before, lane.postponed = lane.postponed, None
         halves = [self._contributions(stream)] + ([] if before is None else [before])
-        all_have_more = exchange_halves(lane, halves, self.source.device, goes_on and lane.has_next())
-        if all_have_more:
+        offers = 0 if not goes_on else LATE_END + LATE_SUMS * lane.has_next()
+        agreed = exchange_halves(lane, halves, self.source.device, offers)
+        self.ends_late = bool(agreed & LATE_END)
+        if agreed & LATE_SUMS:
             lane.postponed = self._sums
         else:
             self._exchange_sums()
@@ -149,7 +155,7 @@ class GpuReduction:
     def _exchange_sums(self) -> None:
         """Exchange the sums, if there are any, with nothing else."""
         if self._sums is not None:
-            exchange_halves(self.lane, [self._sums], self.source.device, False)
+            exchange_halves(self.lane, [self._sums], self.source.device)
 
     def _contributions(self, stream: SideStream) -> Half:
         """Start to encode contributions on ``stream``, and return the first half."""

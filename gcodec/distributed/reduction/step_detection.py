@@ -130,6 +130,11 @@ class GroupBypass:
         return PLAIN_TIMED if self._bypass.kind == TIMED else PLAIN
 
     @property
+    def trying(self) -> bool:
+        """True in the steps of a trial, whose seconds are measured."""
+        return self._bypass.trying
+
+    @property
     def numbers(self) -> dict[str, float]:
         """The results of the last trial, by the names of ``bypass.NUMBERS``."""
         return self._bypass.numbers
