@@ -40,7 +40,7 @@ Frames = list[EncodedFrame | None]  #: by rank; None where there is nothing to s
 
 
 class Identity(NamedTuple):
-    """What a reduction is called.
+    """Names a reduction, in messages and in errors.
 
     Attributes:
         sequence: its number on the lane.
