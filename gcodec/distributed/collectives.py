@@ -119,6 +119,18 @@ class _Call(NamedTuple):
     dtype: torch.dtype
 
 
+class _Confirmed(NamedTuple):
+    """Says how ranks confirm a reduce-scatter on a device to each other.
+
+    Attributes:
+        is_left: by :meth:`Collectives.begin_confirming`.
+        touched: else with those that follow, if these touch none of the tensors; at once if there are none.
+    """
+
+    is_left: bool
+    touched: Sequence[torch.Tensor]
+
+
 class Collectives:
     """Starts compressed collectives on lanes, and counts them.
 
@@ -261,7 +273,8 @@ class Collectives:
             result = torch.empty_like(flat) if on_gpu else self._result_for(lane, flat)
             request = ReduceRequest(lane, flat, result, self.options.mode, mean, counters, label=self.label)
             if on_gpu:
-                job = gpu_allreduce_job(request, self._kept(lane, "reduce", flat))
+                touched = [] if self._is_trying(lane) else [flat, result, *tensors]
+                job = gpu_allreduce_job(request, self._kept(lane, "reduce", flat), touched=touched)
             else:
                 job = _made_on_lane(lambda: allreduce_job(request, self._shared(lane, "reduce", flat), self.threads))
 
@@ -271,7 +284,7 @@ class Collectives:
             self._end(lane, kind, call, counters, on_gpu)
             return tensors
 
-        whole = _with_end([job], end, tensors)
+        whole = _with_end([job], end, tensors, _nothing if on_gpu else None)
         if on_gpu:
             whole = side_stream_job([flat, result, *tensors], whole.run, whole.abort)
         return LaneWork(lane.submit(whole, ALL_REDUCE))
@@ -305,10 +318,12 @@ class Collectives:
         if kind == PLAIN:
             return None
         flat = [(whole.detach().contiguous().view(-1), part.detach().contiguous().view(-1)) for whole, part in pairs]
-        bypass, on_gpu = self._bypasses.get(lane), is_on_gpu(pairs[0][0])
-        is_left = bool(later) and on_gpu and kind == COMPRESSED and not (bypass is not None and bypass.trying)
+        on_gpu = is_on_gpu(pairs[0][0])
+        may_wait = on_gpu and kind == COMPRESSED and not self._is_trying(lane)
+        is_left, touched = bool(later) and may_wait, [tensor for pair in (*flat, *pairs) for tensor in pair]
         label = f"{self.label}, {later}" if later else self.label
-        jobs = [self._scatter(lane, kind, whole, part, mean, counters, label, is_left) for whole, part in flat]
+        how = _Confirmed(is_left, touched if may_wait else ())
+        jobs = [self._scatter(lane, kind, whole, part, mean, counters, label, how) for whole, part in flat]
 
         def end() -> list[torch.Tensor]:
             for (_, part), (_, result) in zip(pairs, flat, strict=True):
@@ -319,10 +334,10 @@ class Collectives:
 
         if is_left:
             self._left[lane] = None
-        leave = partial(self._unconfirmed.add, lane) if is_left else None
+        leave = partial(self._unconfirmed.add, lane) if is_left else _nothing if may_wait else None
         whole = _with_end(jobs, end, [part for _, part in pairs], leave)
         if on_gpu:
-            whole = side_stream_job([tensor for pair in (*flat, *pairs) for tensor in pair], whole.run, whole.abort)
+            whole = side_stream_job(touched, whole.run, whole.abort)
         return LaneWork(lane.submit(whole, REDUCE_SCATTER))
 
     def begin_confirming(self) -> list[Future]:
@@ -379,7 +394,7 @@ class Collectives:
         mean: bool,
         counters: Counters,
         label: str,
-        is_left: bool,
+        how: _Confirmed,
     ) -> LaneJob:
         on_gpu = is_on_gpu(whole)
         if kind == PLAIN_TIMED:
@@ -387,8 +402,8 @@ class Collectives:
             return make(lane, whole, part, mean, counters, label)
         request = ReduceRequest(lane, whole, part, self.options.mode, mean, counters, label=label)
         if on_gpu:
-            goes_on = (lambda: True) if is_left else None
-            return gpu_reduce_scatter_job(request, self._kept(lane, "scatter", whole), goes_on=goes_on)
+            goes_on, kept = (lambda: True) if how.is_left else None, self._kept(lane, "scatter", whole)
+            return gpu_reduce_scatter_job(request, kept, goes_on=goes_on, touched=how.touched)
         return _made_on_lane(lambda: half_job(request, self._shared(lane, "scatter", whole), self.threads, Scatter))
 
     def _shared(
@@ -448,6 +463,10 @@ class Collectives:
         if lane in self._bypasses:
             self._bypasses[lane].add(call.n_bytes, counters)
 
+    def _is_trying(self, lane: Lane) -> bool:
+        """Return True in a trial of the bypass, whose seconds must not be left to the next collective."""
+        return lane in self._bypasses and self._bypasses[lane].trying
+
     def _count(self, counters: Counters) -> None:
         with self._lock:
             self._counters.add(counters)
@@ -473,6 +492,10 @@ class Collectives:
         if key not in _compiled:
             precompile_kernels(TYPES[dtype], mode, self.options.refresh)
             _compiled.add(key)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _made_on_lane(make: Callable[[], LaneJob]) -> LaneJob:

@@ -110,15 +110,19 @@ class HeldUp:
         self._lane, self._go_on = lane, threading.Event()
 
     def begin_step(self) -> None:
-        """Hold the lane up, until the last bucket has come."""
+        """Hold the lane up, until the last bucket has come or it is let go."""
         self._go_on.clear()
         self._lane.submit(lambda: self._go_on.wait(60))
+
+    def let_go(self) -> None:
+        """Let the lane go on."""
+        self._go_on.set()
 
     def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The hook."""
         future = gd.hook(state, bucket)
         if bucket.is_last():
-            self._go_on.set()
+            self.let_go()
         return future
 
 

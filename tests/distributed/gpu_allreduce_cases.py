@@ -313,6 +313,68 @@ def followed_by_the_host() -> bool:
     return all(same_bits(result, dense_sum(terms, True)) for result in results)
 
 
+def in_place_again() -> bool:
+    """Check all-reduces that wait for each other, of tensors some of which one before has written to, or a view of it;
+    the last are reduce-scatters."""
+    gd.close_lanes()
+    group = dist.group.WORLD
+    assert group is not None
+    n = 60_000 // size() * size()
+    starts = [[values_at(who + 7 * k, n, torch.float32) for who in range(size())] for k in range(2)]
+    once = [dense_sum(terms, False) for terms in starts]
+    twice = dense_sum([once[0]] * size(), False)
+    first, second = (terms[rank()].clone() for terms in starts)
+    part = torch.empty(n // size())
+    with there("group"):
+        options = gd.GroupOptions(smallest=0, bypass=None)
+        made, held = collectives.Collectives(options, "group", on_gpu=True), ddp_cases.HeldUp(lane_of(group))
+        held.begin_step()
+        works = [made.all_reduce(group, [tensor], False) for tensor in (first, first.view(-1, size()), second)]
+        works.append(made.reduce_scatter(group, [(first, part)], False))
+        held.let_go()
+        for work in works:
+            assert work is not None and work.wait()
+    gd.close_lanes()
+    own = slice(rank() * len(part), (rank() + 1) * len(part))
+    scattered = dense_sum([twice[own]] * size(), False)
+    return same_bits(first, twice) and same_bits(second, once[1]) and same_bits(part, scattered)
+
+
+def damaged_collective(culprit: int, number: int, by: str) -> list[tuple[str, bool]]:
+    """Several all-reduces of a process group that wait for each other, of which a rank sends damaged frames of one; of
+    each of them the error here, and whether its tensor is as it was."""
+    gd.close_lanes()
+    group, calls, n_halves = dist.new_group(timeout=timedelta(seconds=30)), 0, 1 if size() == 2 else 2
+    before = values_at(rank(), 90_000, torch.float32)
+    tensors, found = [before.clone() for _ in range(3)], []
+
+    def start_and_damage(tensors: Sequence[torch.Tensor], **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        batch = start_batch(tensors, **options)
+        if rank() == culprit and calls == 1 + n_halves * number:
+            for frame in batch.frames:
+                frame[len(frame) - len(frame) // 4] ^= 1
+        return batch
+
+    with there(by), mock.patch.object(CODEC, "start_batch", start_and_damage):
+        options = gd.GroupOptions(smallest=0, bypass=None)
+        made, held = collectives.Collectives(options, "group", on_gpu=True), ddp_cases.HeldUp(lane_of(group))
+        held.begin_step()
+        works = [made.all_reduce(group, [tensor], False) for tensor in tensors]
+        held.let_go()
+        for work, tensor in zip(works, tensors, strict=True):
+            assert work is not None
+            try:
+                work.wait()
+                found.append(("", same_bits(tensor, before)))
+            except (gcodec.GcodecError, RuntimeError) as error:
+                found.append((str(error), same_bits(tensor, before)))
+    dist.barrier()
+    gd.close_lanes(group, 1.0)
+    return found
+
+
 def damaged_fsdp(culprit: int, unit: int, is_read: bool) -> tuple[int, str]:
     """A training with FSDP2 in whose third step a rank sends damaged frames of a unit's gradients, which the others'
     devices find when the host has gone on; the step in which ``backward`` fails here, and the error.

@@ -17,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -204,3 +205,25 @@ def counts_of_fsdp() -> tuple[dict[str, int], int]:
             model.zero_grad()
         gd.close_lanes()
     return dict(COUNTS), int(counted.stats()["calls"] - before)
+
+
+def counts_of_collectives(n: int) -> dict[str, int]:
+    """Return what so many all-reduces of a process group ask for that wait for each other, once codebooks are kept."""
+    gd.close_lanes()
+    group = dist.group.WORLD
+    assert group is not None
+    terms = [values_at(who, N_VALUES, torch.float32) for who in range(size())]
+    options = gd.GroupOptions(smallest=0, bypass=None, refresh=gd.Refresh(100, 9.0))
+    with counting(), mock.patch.object(collectives, "is_on_gpu", lambda tensor: True):
+        counted, held = collectives.Collectives(options, "group", on_gpu=True), HeldUp(lanes.lane_of(group))
+        for _ in range(4):
+            COUNTS.clear()
+            tensors = [terms[rank()].clone() for _ in range(n)]
+            held.begin_step()
+            works = [counted.all_reduce(group, [tensor], True) for tensor in tensors]
+            held.let_go()
+            for work in works:
+                assert work is not None and work.wait()
+            assert all(same_bits(tensor, dense_sum(terms, True)) for tensor in tensors)
+        gd.close_lanes()
+    return dict(COUNTS)

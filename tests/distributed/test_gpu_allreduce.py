@@ -235,6 +235,19 @@ def test_fsdp_on_devices_leaves_compression_where_it_is_slower(ranks, by, slow):
         assert dense[22:28] == [3 * (slow == "coded")] * 6
 
 
+def test_collectives_of_a_group_that_wait_find_what_those_before_have_written(ranks):
+    assert all(ranks.run(cases.in_place_again))
+
+
+@pytest.mark.parametrize(("number", "by"), [(0, "group"), (1, "staged"), (2, "group")])
+def test_damage_to_one_of_several_collectives_of_a_group_is_an_error_of_all_on_all_ranks(ranks, number, by):
+    """No value is given out, nor written to a tensor, of what is confirmed with it."""
+    for rank, found in enumerate(ranks.run(cases.damaged_collective, culprit=CULPRIT, number=number, by=by)):
+        for text, is_untouched in found:
+            assert "checksum" in text and f"rank {CULPRIT} (group, all-reduce {number})" in text, (rank, found)
+            assert is_untouched
+
+
 @pytest.mark.parametrize(("unit", "is_read"), [(0, False), (1, False), (2, False), (1, True)])
 def test_damage_to_gradients_of_fsdp_that_devices_find_late_is_an_error_of_the_same_backward(ranks, unit, is_read):
     """On all ranks, and it names the gradients."""

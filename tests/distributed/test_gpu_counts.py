@@ -65,6 +65,14 @@ def test_a_bucket_on_devices_asks_for_as_little_as_is_promised(ranks, mode, how)
             assert asked == Asked(*(n_buckets * each + more for each, more in zip(bucket, step, strict=True)))
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_collectives_of_a_group_on_devices_that_wait_ask_for_as_little_as_buckets(ranks, n):
+    """And ranks confirm all of them to each other at the last one."""
+    for counts in ranks.run(cases.counts_of_collectives, n=n):
+        asked = Asked(*(counts.get(name, 0) for name in Asked._fields))
+        assert asked == Asked(*(n * each + more for each, more in zip(*EXPECTED[ranks.size, "queued"], strict=True)))
+
+
 def test_a_unit_of_fsdp_on_devices_asks_for_as_little_as_a_bucket_of_two_ranks(ranks):
     """And ranks confirm all of them to each other once, at the end of the backward pass."""
     for counts, n_units in ranks.run(cases.counts_of_fsdp):

@@ -99,9 +99,13 @@ class ThreadLane(Lane):
         self.failure_records: Any = None
         self.gpu_transports = {torch.device("cpu"): NcclTransport(device_group)}  # type: ignore[arg-type]
         self._sequence, self._started, self.postponed, self.more = 0, [], None, False
+        self.unconfirmed = []
 
     def has_next(self) -> bool:
         return self.more
+
+    def next_job(self) -> None:
+        return None
 
 
 def run(size: int, case: Callable[[ThreadLane], Any]) -> list[tuple[Any, Counter[str], Counter[str]]]:

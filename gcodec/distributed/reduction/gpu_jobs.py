@@ -21,8 +21,9 @@ from ..stats import Counters
 from ..transport.gpu import gpu_transport_of
 from ..transport.jobs import LaneJob, StartedJob
 from ..transport.lane import Lane
-from ..transport.small_exchange import confirmed, tell
+from ..transport.small_exchange import tell
 from ..transport.transfers import labeled
+from . import gpu_chain
 from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, encoding_stream_of, side_stream_of
 from .gpu_levels import GpuLevelChooser
 from .gpu_reduce import GpuReduction, GpuScatter
@@ -56,7 +57,7 @@ def side_stream_job(
                 abort(error)
             raise
 
-    return LaneJob(run_on_side_stream, abort, _devices(buffers[0]), side.current)
+    return LaneJob(run_on_side_stream, abort, _devices(buffers[0]), side.current, touched=buffers)
 
 
 def identity_job(flat: torch.Tensor) -> LaneJob:
@@ -142,6 +143,7 @@ def gpu_allreduce_job(
     codebooks: GpuCodebooks | None = None,
     *,
     goes_on: Callable[[], bool] | None = None,
+    touched: Sequence[torch.Tensor] = (),
 ) -> LaneJob:
     """Return the job that all-reduces a buffer on a CUDA device. Its value is the request's result.
 
@@ -151,8 +153,10 @@ def gpu_allreduce_job(
         goes_on: for a buffer that no other job writes to, which is then encoded while those before travel. Asked on the
             lane's thread; True on all ranks leaves the end to the device, as a ``StartedJob``, which no rank has
             confirmed to the others: :func:`~gcodec.distributed.transport.small_exchange.confirmed` is for the caller.
+        touched: without ``goes_on``, the tensors that the caller's job reads and writes, if it may be confirmed
+            together with those that follow, and then is a ``StartedJob`` (``gpu_chain``).
     """
-    return _reduction_job(request, codebooks, GpuReduction, goes_on)
+    return _reduction_job(request, codebooks, GpuReduction, goes_on, touched)
 
 
 def gpu_reduce_scatter_job(
@@ -160,6 +164,7 @@ def gpu_reduce_scatter_job(
     codebooks: GpuCodebooks | None = None,
     *,
     goes_on: Callable[[], bool] | None = None,
+    touched: Sequence[torch.Tensor] = (),
 ) -> LaneJob:
     """Return the job that reduces a buffer on a CUDA device and keeps this rank's part. Its value is that.
 
@@ -167,9 +172,10 @@ def gpu_reduce_scatter_job(
         request: what to reduce, and how; the mode is not NearLossless, which has no meaning without all gradients.
         codebooks: the codebooks kept for this buffer; None to make them anew.
         goes_on: as of :func:`gpu_allreduce_job`.
+        touched: as there.
     """
 
-    return _reduction_job(request, codebooks, GpuScatter, goes_on)
+    return _reduction_job(request, codebooks, GpuScatter, goes_on, touched)
 
 
 def gpu_dense_reduce_scatter_job(
@@ -197,23 +203,27 @@ def gpu_dense_reduce_scatter_job(
 
 
 def _reduction_job(
-    request: ReduceRequest, codebooks: GpuCodebooks | None, kind: type[GpuReduction], goes_on: Callable[[], bool] | None
+    request: ReduceRequest,
+    codebooks: GpuCodebooks | None,
+    kind: type[GpuReduction],
+    goes_on: Callable[[], bool] | None,
+    touched: Sequence[torch.Tensor],
 ) -> LaneJob:
-    device = request.flat.device
+    device, lane, label = request.flat.device, request.lane, request.label or "all-reduce"
     stream = side_stream_of(device) if goes_on is None else encoding_stream_of(device)
     mark = stream.mark()
 
     def reduce_compressed() -> torch.Tensor | StartedJob:
         stream.after(mark, request.flat)
         reduction = _reduction(request, codebooks, kind)
-        goes_on_here = goes_on is not None and goes_on()
-        started = reduction.run(stream, goes_on_here).then(lambda _: request.result)
-        if reduction.ends_late:
-            return StartedJob(partial(_or_tell, request.lane, started.finish), None, started.has_ended)
-        result: torch.Tensor = confirmed(request.lane, request.label or "all-reduce", started.finish)
-        return result
+        waits = goes_on() if goes_on is not None else bool(touched) and gpu_chain.may_wait(lane, touched)
+        started = reduction.run(stream, waits).then(lambda _: request.result)
+        if goes_on is not None and reduction.ends_late:
+            return StartedJob(partial(_or_tell, lane, started.finish), None, started.has_ended)
+        ended: torch.Tensor | StartedJob = gpu_chain.add_link(lane, label, started, touched, reduction.ends_late)
+        return ended
 
-    return side_stream_job([request.flat, request.result], reduce_compressed, partial(tell, request.lane))
+    return side_stream_job([request.flat, request.result], reduce_compressed, partial(tell, lane))
 
 
 def _or_tell(lane: Lane, finish: Callable[[], Any]) -> Any:

@@ -125,6 +125,7 @@ class LaneJob:
         begins: True if ``run`` may return a ``StartedJob`` and waits for no other rank before that. Jobs that may wait
             run only after all started jobs have ended that do not go on by themselves: another rank may be waiting for
             such an end, and does not begin its own waiting job before that.
+        touched: the tensors that it reads and writes, where jobs before need to know; else None.
     """
 
     def __init__(
@@ -134,5 +135,7 @@ class LaneJob:
         devices: Sequence[torch.device] = (),
         place: Place = nullcontext,
         begins: bool = False,
+        touched: Sequence[torch.Tensor] | None = None,
     ) -> None:
+        self.touched = touched
         self.run, self.abort, self.devices, self.place, self.begins = run, abort, devices, place, begins

@@ -79,6 +79,7 @@ class Lane:
         gpu_transports: how frames travel, by CUDA device; only the thread uses it.
         postponed: what a reduction on a device has left to be exchanged with the next one's frames; only the thread
             uses it.
+        unconfirmed: reductions on devices that ranks have yet to confirm to each other; only the thread uses it.
         parked: what failed jobs have handed to the network, which may still write to it: kept, so that it lives on.
     """
 
@@ -94,6 +95,7 @@ class Lane:
         self.closed = self.has_told = False
         self.gpu_transports: dict[torch.device, Any] = {}
         self.postponed: Any = None
+        self.unconfirmed: list[Any] = []
         self.parked: list[Any] = []
         self._started: list[tuple[StartedJob, Future, Place]] = []
         self._queue: Queue[tuple[LaneJob, Future] | None] = Queue(_MAX_QUEUED)
@@ -135,7 +137,13 @@ class Lane:
 
     def has_next(self) -> bool:
         """Return True if a job waits that comes after the current one. Called on the lane's thread."""
-        return not (self._queue.empty() or self.closed)
+        return self.next_job() is not None
+
+    def next_job(self) -> LaneJob | None:
+        """Return the job that comes after the current one, if it waits. Called on the lane's thread."""
+        with self._queue.mutex:
+            item = self._queue.queue[0] if self._queue.queue else None
+        return None if item is None else item[0]
 
     def next_sequence(self) -> int:
         """Return the number of the all-reduce that begins now, the same on all ranks. Called on the lane's thread."""
@@ -237,9 +245,10 @@ class Lane:
         if self.failure is not None and job.abort is not None:  # other ranks may expect messages: they get the reason
             job.abort(self.failure)
         self.check_unbroken()
-        postponed = self.postponed
+        postponed, n_unconfirmed = self.postponed, len(self.unconfirmed)
         value = job.run()
-        is_left = postponed is not None and self.postponed is postponed  # this job has exchanged nothing on devices
+        # This job has taken up nothing of what others have left.
+        is_left = (postponed is not None and self.postponed is postponed) or 0 < len(self.unconfirmed) <= n_unconfirmed
         if is_left or not isinstance(value, StartedJob):
             self.drain()  # jobs complete in the order in which they were handed in
         return value

@@ -113,7 +113,18 @@ def tell(lane: Lane, error: BaseException) -> None:
 
 
 def confirmed(lane: Lane, label: str, work: Callable[[], Result]) -> Result:
-    """Return the result of ``work``, once no rank has failed in it, nor in a job that it has started on this lane.
+    """Call :func:`confirmed_here` when all jobs have ended that were started on this lane before, without an error."""
+
+    def drain_and_work() -> Result:
+        lane.drain()
+        lane.check_unbroken()
+        return work()
+
+    return confirmed_here(lane, label, drain_and_work)
+
+
+def confirmed_here(lane: Lane, label: str, work: Callable[[], Result]) -> Result:
+    """Return the result of ``work``, once no rank has failed in it.
 
     So what has failed on one rank has failed on all, and none goes on with a step that another has not taken. Called on
     the lane's thread, in the same order on all ranks.
@@ -128,8 +139,6 @@ def confirmed(lane: Lane, label: str, work: Callable[[], Result]) -> Result:
         Exception: what ``work`` raises; the other ranks are told.
     """
     try:
-        lane.drain()
-        lane.check_unbroken()
         result = work()
     except BaseException as error:
         tell(lane, error)
