@@ -85,7 +85,7 @@ def there() -> Iterator[Side]:
     side = Side()
     with (
         mock.patch.object(gpu_jobs, "side_stream_of", lambda device: side),
-        mock.patch.object(gpu_jobs, "_devices", lambda flat: []),
+        mock.patch.object(gpu_jobs, "devices_of", lambda flat: []),
         mock.patch.object(controller_state, "Future", lambda devices: gd.Future()),
     ):
         yield side

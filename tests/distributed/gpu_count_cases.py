@@ -169,7 +169,7 @@ def counts_of_a_step(mode: str, how: str) -> list[dict[str, int]]:
     found = []
     with counting(), contextlib.ExitStack() as stack:
         if how == "alone":
-            stack.enter_context(mock.patch.object(lanes.Lane, "has_next", lambda lane: False))
+            stack.enter_context(mock.patch.object(lanes.Lane, "has_next", lambda lane, devices: False))
         for n_buckets in (2, 4):
             model = DistributedDataParallel(Given((N_VALUES,) * n_buckets), bucket_cap_mb=0.1)
             state = gd.CompressedAllreduce(mode=chosen, smallest=0, bypass=None, refresh=gd.Refresh(100, 9.0))

@@ -6,6 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from functools import partial
+from queue import Queue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ import gcodec.distributed as gd
 from gcodec.distributed.reduction import gpu_coder, gpu_halves, gpu_jobs, gpu_reduce
 from gcodec.distributed.reduction.reduce_request import ReduceRequest
 from gcodec.distributed.stats import Counters
+from gcodec.distributed.transport.jobs import Future, LaneJob
+from gcodec.distributed.transport.lane import Lane
 from tests.distributed import thread_ranks
 from tests.distributed.gpu_allreduce_cases import CODEC
 from tests.distributed.rank_basics import dense_sum, same_bits, values_at
@@ -180,6 +184,23 @@ def test_sums_travel_with_the_contributions_of_the_next_bucket_where_that_waits(
             sums = before[f"encode {encoded[f's{bucket}']}"]
             assert f"travel {order.index(f'c{bucket}')}" in sums
             assert f"travel {order.index(f's{bucket - 1}')}" not in sums
+
+
+def test_sums_wait_only_for_a_job_on_the_same_device() -> None:
+    """Each device has streams of its own, on which its halves are exchanged."""
+    first, second = torch.device("cuda:0"), torch.device("cuda:1")
+    for item, expected in (
+        ((LaneJob(list, devices=[first]), Future()), [first]),
+        ((LaneJob(list, devices=[second]), Future()), [second]),
+        ((LaneJob(list), Future()), []),
+        (None, None),  # the lane is being closed
+    ):
+        lane: Any = SimpleNamespace(_queue=Queue())
+        lane.next_job = partial(Lane.next_job, lane)
+        assert not any(Lane.has_next(lane, devices) for devices in ([], [first], [second]))
+        lane._queue.put(item)
+        for devices in ([], [first], [second]):
+            assert Lane.has_next(lane, devices) == (devices == expected)
 
 
 def test_a_tensor_is_encoded_when_the_reduction_before_has_ended(streams: Streams) -> None:

@@ -101,7 +101,7 @@ class ThreadLane(Lane):
         self._sequence, self._started, self.postponed, self.more = 0, [], None, False
         self.unconfirmed = []
 
-    def has_next(self) -> bool:
+    def has_next(self, devices: Sequence[torch.device]) -> bool:
         return self.more
 
     def next_job(self) -> None:

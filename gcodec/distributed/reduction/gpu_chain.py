@@ -17,6 +17,7 @@ import torch
 from ..transport.jobs import StartedJob
 from ..transport.lane import Lane
 from ..transport.small_exchange import confirmed_here
+from .gpu_coder import devices_of
 
 _MOST = 4  #: reductions that are confirmed together: each holds on to memory
 
@@ -81,7 +82,7 @@ def may_wait(lane: Lane, touched: Sequence[torch.Tensor]) -> bool:
         touched: the tensors that it reads and writes. They have their values when it is confirmed: what follows must
             touch none of them, nor those of the reductions before.
     """
-    job = lane.next_job()
+    job = lane.next_job() if lane.has_next(devices_of(touched[0])) else None
     if job is None or job.touched is None or len(lane.unconfirmed) + 1 >= _MOST:
         return False
     ours = _storages(touched).union(*(link.storages for link in lane.unconfirmed))

@@ -27,6 +27,11 @@ TYPES = tuple(getattr(torch, name) for name in NAMES)
 Part = tuple[int, torch.Tensor]  #: the position of the first value in a buffer, and the values, flat
 
 
+def devices_of(flat: torch.Tensor) -> list[torch.device]:
+    """Return the CUDA devices of a job's value."""
+    return [] if flat.is_cpu else [flat.device]
+
+
 class SideStream:
     """A stream for the codec beside training's; on the host, one that does nothing.
 

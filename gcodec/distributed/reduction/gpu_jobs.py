@@ -24,7 +24,7 @@ from ..transport.lane import Lane
 from ..transport.small_exchange import tell
 from ..transport.transfers import labeled
 from . import gpu_chain
-from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, encoding_stream_of, side_stream_of
+from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, devices_of, encoding_stream_of, side_stream_of
 from .gpu_levels import GpuLevelChooser
 from .gpu_reduce import GpuReduction, GpuScatter
 from .reduce_request import ReduceRequest
@@ -57,7 +57,7 @@ def side_stream_job(
                 abort(error)
             raise
 
-    return LaneJob(run_on_side_stream, abort, _devices(buffers[0]), side.current, touched=buffers)
+    return LaneJob(run_on_side_stream, abort, devices_of(buffers[0]), side.current, touched=buffers)
 
 
 def identity_job(flat: torch.Tensor) -> LaneJob:
@@ -280,8 +280,3 @@ def gpu_in_place_allreduce_job(
         return tensor
 
     return LaneJob(reduce_and_put_back, job.abort, job.devices, job.place)
-
-
-def _devices(flat: torch.Tensor) -> list[torch.device]:
-    """Return the CUDA devices of a job's value. Tests without a device replace it."""
-    return [] if flat.is_cpu else [flat.device]

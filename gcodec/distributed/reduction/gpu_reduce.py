@@ -43,6 +43,7 @@ from .gpu_coder import (
     GpuCoder,
     SideStream,
     StartedFrames,
+    devices_of,
     side_stream_of,
     sum_in_rank_order,
 )
@@ -115,7 +116,7 @@ class GpuReduction:
         self.sequence = lane.next_sequence()
         before, lane.postponed = lane.postponed, None
         halves = [self._contributions(stream)] + ([] if before is None else [before])
-        offers = 0 if not goes_on else LATE_END + LATE_SUMS * lane.has_next()
+        offers = 0 if not goes_on else LATE_END + LATE_SUMS * lane.has_next(devices_of(self.source))
         agreed = exchange_halves(lane, halves, self.source.device, offers)
         self.ends_late = bool(agreed & LATE_END)
         if agreed & LATE_SUMS:

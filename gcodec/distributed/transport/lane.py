@@ -26,7 +26,7 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -135,9 +135,11 @@ class Lane:
             self._fail_queued()
         return future
 
-    def has_next(self) -> bool:
-        """Return True if a job waits that comes after the current one. Called on the lane's thread."""
-        return self.next_job() is not None
+    def has_next(self, devices: Sequence[torch.device]) -> bool:
+        """Return True if a job waits that comes after the current one, and its value lies on the same devices. Called
+        on the lane's thread."""
+        job = self.next_job()
+        return job is not None and list(job.devices) == list(devices)
 
     def next_job(self) -> LaneJob | None:
         """Return the job that comes after the current one, if it waits. Called on the lane's thread."""
