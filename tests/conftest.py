@@ -62,6 +62,7 @@ LONGEST = (
     "distributed/test_adaptive.py",
     "distributed/test_fsdp.py",
     "distributed/test_gpu_allreduce.py",
+    "distributed/test_gpu_counts.py",
     "distributed/test_parts.py",
 )
 #: Tests of ranks come behind all others: by then no kernel is left to compile, for which ranks would wait.
