@@ -16,7 +16,7 @@ import pytest
 import gcodec
 from gcodec import EncoderOptions
 from gcodec.dtypes import BY_NAME
-from gcodec.frame import smallest
+from gcodec.frame import encode, smallest
 from gcodec.frame.sizes import block_log2
 from gcodec.plan import finding, sparse_frames
 from tests.support import laws
@@ -502,7 +502,7 @@ def test_of_scattered_zeros_one_frame_is_made_which_is_about_the_smallest(dtype,
     kind, rng, n, made = KINDS[dtype], np.random.default_rng(8), 1 << 17, []
     bits = gaussian(kind, rng, n)
     bits[np.repeat(rng.random(n // n_in_a_row + 1) >= share, n_in_a_row)[:n]] = 0
-    encode_values = smallest.encode_values
+    encode_values = encode.encode_values
 
     def counted(*args: Any) -> Any:
         made.append(args)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numba import njit
 
-from gcodec.kernels.core.masks import reaching
+from gcodec.kernels.core import masks
+
+reaching: Any = masks.reaching  # numba gives it another first argument
 
 
 @njit

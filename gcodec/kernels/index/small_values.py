@@ -11,6 +11,9 @@ whether it is there, and narrow the bounds, for all others of them that do not c
 Values far above the smallest fit any bounds as wide as these, and so are met only when others have narrowed them. Most
 values that are no products are large, and keep no scale from being found.
 
+Short segments are searched 16 at once (:func:`scales_of_small`) in the way in which most scales are found, and those
+that are left one by one (:func:`scale_of_small`).
+
 Bounds are float32s of types of 16 bits, and float64s of float32, of which float32s rule most factors out before.
 """
 
