@@ -18,6 +18,7 @@ from .format.prelude import TEMPLATE_COLUMNS
 from .kernels.block.sparse_types import SparseScratch
 from .kernels.core.bundles import FloatBits, Residuals, Scratch
 from .kernels.core.masks import ROW_COUNTS, ROW_MASKS
+from .kernels.entropy.changes import SHORT_GAPS
 from .kernels.entropy.encode_streams import CHUNK_BYTES, STREAM_PAD
 from .kernels.planes.class_tables import CLASS_BYTES
 from .kernels.planes.layout_types import GROUP, Layout, layout_scratch
@@ -255,6 +256,7 @@ def sparse_scratch_for(kind: np.dtype[Any], n: int) -> SparseScratch:
         steps=np.empty(n + 17, kind),
         stream_bytes=np.empty(1 << 14, np.uint32),
         state=np.zeros(1, np.int64),
+        short_gaps=np.zeros(2 * SHORT_GAPS, np.uint64),
     )
 
 

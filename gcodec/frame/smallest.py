@@ -19,6 +19,7 @@ from ..plan.indexing import may_be_indexed
 from ..plan.plan import FramePlan, least_bits, make_indexed_plan, make_sparse_plan, mixed_block_bits
 from ..plan.profile import profile_of
 from ..plan.request import EncodeRequest
+from ..plan.sparse_frames import MIN_ESTIMATED
 from ..plan.unused_bits import drop_unused_bits
 from ..tensors import Values
 from .encode import check_levels_exist, copied_to_caller, encode_values, exactly, is_stored, plan_for
@@ -31,6 +32,9 @@ _MAX_TRIED = 1 << 20  #: values up to which whole frames of blocks of several ki
 #: The share of the bits of one plan below which another is taken by its estimate; between them, both frames are made.
 _CLEARLY = 0.9
 _LEVEL_SAMPLE = 64  #: blocks whose levels are counted
+#: Values from which on, and a share of values other than zero from which on, no coded blocks are tried beside sparse
+#: ones without a base; and the share of their bits, which are estimated too low by a percent, that these may take.
+_MIN_SPARSE_ALONE, _MIN_SPARSE_SHARE, _SPARSE_ALONE = MIN_ESTIMATED, 1 / 16, 1.01
 #: So many bits dropped of a value, on average, save more than wide heads do; and by this share of its size a frame that
 #: keeps all bits may be larger, because estimates are no better.
 _MAX_DROPPED_BITS, _TIE = 3.0, 0.025
@@ -152,6 +156,13 @@ def _unindexed_ways(request: EncodeRequest, profile: int) -> Iterator[Way]:
     if has_base and _is_smallest(values.bits, sparse.sparse.bits):
         yield Way(request, sparse)
         return
+    coded = None
+    if sparse.bits and not request.bit_layout.lossy and _may_be_sparse_alone(values, sparse):
+        coded = plan_for(short, weigh=True, profile=profile)
+        if sparse.bits < _SPARSE_ALONE * coded.bits:
+            coded.close()
+            yield Way(asked, sparse)
+            return
     ways = [Way(asked, sparse, is_only=False)]
     if request.bit_layout.lossy and request.options.exact_if_smaller:
         exact = drop_unused_bits(exactly(request), profile)
@@ -160,7 +171,16 @@ def _unindexed_ways(request: EncodeRequest, profile: int) -> Iterator[Way]:
             ways.append(Way(exact, exact_sparse, is_only=False))
     yield from ways[:-1]
     yield ways[-1]._replace(least_bytes=_least_coded_bytes(short))
-    yield from _several(_coded_ways(short, profile))
+    yield from _several(_coded_ways(short, profile) if coded is None else (Way(short, coded),))
+
+
+def _may_be_sparse_alone(values: Values, sparse: FramePlan) -> bool:
+    """Return True if estimates may tell that sparse blocks without a base, as planned, are the smallest: of a large
+    array without constant blocks, which take less than estimates say."""
+    assert sparse.sparse is not None
+    n = len(values.bits)
+    n_changes = sum(len(found.differences.gaps) for found in sparse.sparse.found)
+    return n >= _MIN_SPARSE_ALONE and n_changes >= _MIN_SPARSE_SHARE * n and not _share_constant(values)
 
 
 def _mixed_ways(request: EncodeRequest, sparse_bits: np.ndarray) -> Iterator[Way]:

@@ -111,7 +111,10 @@ class SparseEncoder:
             levels = levels[before + begin : before + end]
         inner = request._replace(values=request.values._replace(bits=values), levels=levels)
         choice = np.full(1, 0 if plan.codebooks else -1, np.int64)
-        one_block = plan._replace(sparse=None, choice=choice, bases=np.full(1, -1, np.int64))
+        # The plan is of all values that are not zero; where one base suits them all, codes may be for that alone.
+        is_one = len(plan.bases) > 0 and (plan.bases == plan.bases[0]).all()
+        bases = plan.bases[:1] if is_one else np.full(1, -1, np.int64)
+        one_block = plan._replace(sparse=None, choice=choice, bases=bases)
         geometry = Geometry(len(values), *self._geometry[1:])
         encoder = CodedEncoder(inner, one_block, geometry, np.empty(1, np.uint32), None)
         return encoder.encode(0, 1, out, at, borrowed) - at

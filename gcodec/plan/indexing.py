@@ -29,6 +29,7 @@ from ..kernels.index.distinct_values import (
     repeats_values,
 )
 from ..kernels.index.guesses import MAX_KNOWN, N_FACTORS, N_SMALL
+from ..kernels.index.lane_steps import N_BOUNDS, N_ROWS, SEGMENTS
 from ..kernels.index.matches import (
     N_MATCHES,
     NO_MATCH,
@@ -40,6 +41,7 @@ from ..kernels.index.segment_scales import (
     INTEGERS,
     MAX_LARGEST,
     MAX_LOOKED_AT,
+    MAX_SHORT,
     N_BOUNDED,
     ONE,
     SEARCHED,
@@ -52,7 +54,7 @@ from ..kernels.index.segment_scales import (
 from ..memory import acquire, release
 from ..threads import n_threads, run_batches
 from .codebooks import code_bits
-from .offsets import among_sums
+from .offsets import among_sums, way_of_sums
 from .profile import spread_sample
 from .request import EncodeRequest, of_one_codebook
 from .segments import (
@@ -79,8 +81,12 @@ _MIN_PRODUCTS = 8  #: values other than 0 that a segment must have, on average
 _SEGMENTS_APART = 64  #: one of so many is looked at again before all are
 _RARELY_UNMATCHED = 0.002  #: a share of values that are no products with which no more segments are looked at
 _SURE_BITS = 120  #: that a segment's values tell beforehand if they are multiples of one scale: so many are no chance
+_N_TOLD, _TOLD_BITS = 8, 32  #: segments whose different values are counted, and bits that those must tell of a scale
+#: Shares of the bits that a value may take, and takes in the next way, with which one is taken without a closer look.
+_CLEAR, _CLEARLY_BEST = 0.9, 0.93
 _MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products, are looked for
 _MAX_UNMATCHED = 0.25  #: a share of them with which nothing is gained, and longer segments have no scales either
+_SIGNS_SAMPLE = 1 << 12  #: values by which scales of either sign are compared with others
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
 _MAX_ABSENT = 0.1  #: a share of values without factors with which no offsets are looked for
 #: The share of the bits that other factors than integers, scales where values are few, and another length may take if
@@ -143,15 +149,35 @@ def find_indexing(request: EncodeRequest) -> Indexing | None:
         n_zero = int(counts[entries << entries.dtype.type(1) == 0].sum())  # of either sign
         lengths = _segment_lengths(request.shapes or (shape,), len(values), 1 - n_zero / len(sample))
         most = min(_CLEARLY_FEWER * max_bits, _WORTH * usual_bits)
-        has_all = bool(found) and not found[0].n_absent  # few values, which are no groups of scales and offsets
-        by_scales = _among_products(values, dtype, lengths, most, threads)
-        found += by_scales
-        if not any(indexing.n_absent <= _MAX_ABSENT * len(values) for indexing in by_scales) and not has_all:
-            with_offsets = among_sums(values, dtype, lengths, most, threads)
-            found += [] if with_offsets is None else [with_offsets]
+        found += _by_segments(values, dtype, lengths, most, bool(found) and not found[0].n_absent, threads)
     if len(found) < 2:
         return found[0] if found else None
     return min(found, key=lambda indexing: indexing.bits(dtype.bits))
+
+
+def _by_segments(
+    values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float, has_few: bool, threads: int
+) -> list[Indexing]:
+    """Return an array as indices into factors of the scales of its segments, or into integers where those have offsets,
+    in the ways that promise the fewest bits: an empty list if it is no such array, or takes too many bits as one.
+
+    Args:
+        values: uintW[n].
+        dtype: Their type.
+        lengths: Lengths of segments to try, rising.
+        max_bits: How many bits a value may take.
+        has_few: Whether all values are few different ones, which are no groups of scales and offsets.
+        threads: Number of threads.
+    """
+    ways, sums = _ways_by_scales(values, dtype, lengths, max_bits), None
+    if not has_few and not any(way.unmatched <= _MAX_ABSENT and _is_told(values, dtype, way) for way in ways):
+        sums = way_of_sums(values, dtype, lengths, max_bits)
+    if sums is not None and (not ways or sums.bits < _CLEARLY_FEWER * ways[0].bits):
+        ways = []
+    found = _among_products(values, dtype, ways, threads)
+    is_open = not any(indexing.n_absent <= _MAX_ABSENT * len(values) for indexing in found)
+    with_offsets = among_sums(values, dtype, sums, threads) if sums is not None and is_open else None
+    return found if with_offsets is None else [*found, with_offsets]
 
 
 def repeats(values: np.ndarray) -> bool:
@@ -274,6 +300,7 @@ class _Way(NamedTuple):
         bits: How many bits a value takes, about; infinite if too many values of a sample are no products.
         unmatched: The share of these in the sample.
         n_kinds: How many different factors, with their signs, the sample has.
+        factor_bits: log2 of the factors, on average: so many bits fewer than its type has a value tells of a scale.
         segment: Number of values of a segment.
         factors: The factors.
     """
@@ -281,33 +308,57 @@ class _Way(NamedTuple):
     bits: float
     unmatched: float
     n_kinds: int
+    factor_bits: float
     segment: int
     factors: Factors
 
 
-def _among_products(
-    values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float, threads: int
-) -> list[Indexing]:
-    """Return an array as indices into factors of the scales of its segments, in the one or two ways that promise the
-    fewest bits: an empty list if it is no such array, or takes too many bits as one.
+def _ways_by_scales(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float) -> list[_Way]:
+    """Return the one or two ways to index an array by factors of the scales of its segments that promise the fewest
+    bits, the best first: an empty list if it is no such array, or takes too many bits as one.
 
     Args:
         values: uintW[n].
         dtype: Their type.
         lengths: Lengths of segments to try, rising.
         max_bits: How many bits a value may take.
-        threads: Number of threads.
     """
     ways = sorted(_ways(values, dtype, lengths, max_bits), key=_rank)[:_MAX_CHECKED]
+    if ways and _is_clear(values, dtype, ways, max_bits):
+        return ways[:1]
     if any(way.unmatched >= _RARELY_UNMATCHED or way.n_kinds > MAX_SYMBOLS for way in ways):
         ways = [again for way in ways if (again := _checked(values, way)).bits < max_bits]
+    return sorted(ways, key=_rank)[:_MAX_WAYS]
+
+
+def _among_products(values: np.ndarray, dtype: DType, ways: Sequence[_Way], threads: int) -> list[Indexing]:
+    """Return an array as indices into factors of the scales of its segments, in the first of some ways, and in the next
+    one if that is better after all."""
     found: list[Indexing] = []
-    for way in sorted(ways, key=_rank)[:_MAX_WAYS]:
+    for way in ways:
         # More segments may have no scale than those of a sample, and then another length is better after all.
         if not found or _CLEARLY_FEWER * found[0].bits(dtype.bits) > way.bits * len(values):
             indexing = _products(values, way.segment, way.factors, threads)
             found += [indexing] if indexing is not None else []
     return found
+
+
+def _is_clear(values: np.ndarray, dtype: DType, ways: Sequence[_Way], max_bits: float) -> bool:
+    """Return True if a closer look at some ways, the best first, would hardly choose another one, or none."""
+    if ways[0].bits >= _CLEAR * max_bits or any(ways[0].bits >= _CLEARLY_BEST * _rank(way) for way in ways[1:]):
+        return False
+    return _is_told(values, dtype, ways[0])
+
+
+def _is_told(values: np.ndarray, dtype: DType, way: _Way) -> bool:
+    """Return True if a segment's values tell that they are integers times a scale: if that is no chance. Values that
+    are there once more tell nothing more."""
+    starts, places = sample_of(len(values), way.segment)
+    some = np.sort(values[starts[:_N_TOLD, None] + places], axis=1)
+    n_distinct = 1 + float(np.count_nonzero(some[:, 1:] != some[:, :-1], axis=1).mean())
+    n_telling = n_distinct - way.unmatched * len(places)  # the others are hardly ever repeated
+    value_bits = dtype.mantissa_bits + 1 - way.factor_bits
+    return way.factors.form == INTEGERS and n_telling * value_bits >= _TOLD_BITS
 
 
 def _rank(way: _Way) -> float:
@@ -322,6 +373,12 @@ def _ways(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: fl
         best = min(ways, key=lambda way: way.bits, default=None)
         if best is not None and _is_sure(best, factors, dtype):
             continue
+        if best is not None:
+            # With other factors, values that are no products of these ones are some more of them, or else the length of
+            # segments is of no help.
+            way = _sampled(values, best.segment, factors)
+            if not way.bits < best.bits:
+                continue
         for segment in lengths:
             way = _sampled(values, segment, factors)
             if way.bits < max_bits:
@@ -398,36 +455,38 @@ def _tried(
     with _searching() as search:
         sample = SegmentSample(starts, places, *scratch)
         _try_segments(types, values, sample, most, factors, search, counts)
-    n_seen, kinds = int(counts.sum()), np.sort(counts[NO_MATCH + 1 :])[::-1]
-    unmatched, n_kinds = float(counts[NO_MATCH] / n_seen), int(np.count_nonzero(kinds))
+    n_seen = int(counts.sum())
+    unmatched = float(counts[NO_MATCH] / n_seen)
     if unmatched > _MAX_UNMATCHED:
-        return _Way(inf, unmatched, n_kinds, segment, factors)
+        return _Way(inf, unmatched, 0, 0.0, segment, factors)
+    kinds = np.sort(counts[NO_MATCH + 1 :])[::-1]
+    n_kinds = int(np.count_nonzero(kinds))
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = n_kinds / (2 * log(2))
     n_absent = n_seen - int(kinds[:max_kinds].sum())
     of_values = code_bits(np.append(kinds[:max_kinds], n_absent)) + values.itemsize * 8 * n_absent
     bits = (of_values + unseen) / n_seen + scale_bits(int(sample.union[0])) / segment
-    return _Way(float(bits), unmatched, n_kinds, segment, factors)
+    of_factors = counts[NO_MATCH + 1 :].reshape(2, -1).sum(axis=0)[1 : factors.last + 1]
+    factor_bits = float(of_factors @ np.log2(factors.values[1 : factors.last + 1])) / max(int(of_factors.sum()), 1)
+    return _Way(float(bits), unmatched, n_kinds, factor_bits, segment, factors)
 
 
 def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) -> Indexing | None:
     """Return an array as indices into factors of the scales of its segments; None if no value is a product."""
-    n = len(values)
     scales = _scales_of(values, segment, factors, threads)
     signs = _signs_of_scales(values, segment, scales, factors)
-    matches = np.empty(n, np.uint16)
+    unsigned = scales.copy() if signs is not None else scales
 
-    def match(where: slice) -> None:
+    def match(where: slice, matches: np.ndarray) -> None:
         of_segments, skipped = slice(where.start // segment, -(-where.stop // segment)), where.start % segment
         part = values[where]
         if signs is not None:
             part = part ^ np.repeat(signs[of_segments], segment)[skipped : skipped + len(part)]
-        _match(part, segment, skipped, scales[of_segments], factors, matches[where])
+        _match(part, segment, skipped, unsigned[of_segments], factors, matches)
 
-    part_by_part(match, n, threads)
     if signs is not None:
         scales[(signs != 0) & (scales != 0)] |= np.uint32(1 << 31)
-    return indexing_of(values, matches, scales, NO_SCALES, segment, factors.values, threads)
+    return indexing_of(values, match, scales, NO_SCALES, segment, factors.values, threads)
 
 
 def _scales_of(values: np.ndarray, segment: int, factors: Factors, threads: int) -> np.ndarray:
@@ -458,7 +517,7 @@ def _signs_of_scales(values: np.ndarray, segment: int, scales: np.ndarray, facto
     """
     if segment > _SEGMENT_LENGTHS[-1]:
         return None
-    start = values[: min(len(values), MIN_INDEXED) // segment * segment]
+    start = values[: min(len(values), _SIGNS_SAMPLE) // segment * segment]
     negated = start ^ np.repeat(_signs_of_largest(start, segment), segment)
     usual, signed = (_matches_entropy(way, segment, scales, factors) for way in (start, negated))
     return _signs_of_largest(values, segment) if signed < _FEWER_SIGNED * usual else None
@@ -500,7 +559,7 @@ def _matches_entropy(values: np.ndarray, segment: int, scales: np.ndarray, facto
     """Return the entropy in bits, of all values together, of the factors that they have with these scales."""
     matches, counts = np.empty(len(values), np.uint16), np.zeros(N_MATCHES, np.int64)
     _match(values, segment, 0, scales[: -(-len(values) // segment)], factors, matches)
-    count_found(None, matches, 1, counts)
+    count_found(None, matches, counts)
     return code_bits(counts)
 
 
@@ -533,7 +592,11 @@ def _new_search() -> ScaleSearch:
         before=np.full(1, ONE, np.uint32),
         trust=np.full(1, TRUST, np.int64),
         work=np.zeros(2, np.int64),
-        small_work=np.zeros(1, np.int64),
+        small_work=np.zeros(2, np.int64),
+        rows=np.empty(SEGMENTS * MAX_SHORT, np.float32),
+        columns=np.empty(SEGMENTS * MAX_SHORT, np.float32),
+        lanes=np.empty(N_ROWS * SEGMENTS, np.uint32),
+        bounds=np.empty(N_BOUNDS * SEGMENTS),
         ends=np.empty(4, np.int64),
         n_small=np.zeros(2, np.int64),
         of_largest=np.zeros(2, np.int64),
@@ -560,9 +623,9 @@ def _match(
     values: np.ndarray, segment: int, skipped: int, scales: np.ndarray, factors: Factors, matches: np.ndarray
 ) -> None:
     """Find the factors of values, as :func:`match_products` does."""
-    types = values.dtype, values.flags.aligned
-    with _searching() as search:
-        _match_products(types, values, segment, skipped, scales, factors, search, matches)
+    search = acquire(ScaleSearch, _new_search)  # scratch alone: what is known does not matter
+    _match_products((values.dtype, values.flags.aligned), values, segment, skipped, scales, factors, search, matches)
+    release(ScaleSearch, search)
 
 
 #: Magnitudes of the levels of NormalFloat4, negative and positive ones, which differ.

@@ -20,7 +20,7 @@ from ..memory import acquire, release
 from ..threads import run_batches
 from .codebooks import code_bits
 from .profile import spread_places
-from .segments import PART, Indexing, count_found, indexing_of, part_by_part, sample_of, short_bits
+from .segments import PART, Indexing, count_found, indexing_of, sample_of, short_bits
 
 #: A share of values with which nothing is gained, and longer segments have no offsets either; of the first segments.
 _MAX_UNMATCHED, _MAX_FIRST_UNMATCHED = 0.25, 0.5
@@ -35,7 +35,7 @@ _ALL_WORK = 1 << 60  #: so much that a search tries no more than what is known
 _find_pairs, _match_sums = Specialized(find_pairs), Specialized(match_sums)
 
 
-class _Way(NamedTuple):
+class WayOfSums(NamedTuple):
     """A way to index an array by integers, scales and offsets.
 
     Attributes:
@@ -51,20 +51,17 @@ class _Way(NamedTuple):
     known: np.ndarray
 
 
-def among_sums(
-    values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float, threads: int
-) -> Indexing | None:
-    """Return an array as indices into integers, with a scale and an offset for each of its segments; None if it is no
-    such array, or takes too many bits as one.
+def way_of_sums(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float) -> WayOfSums | None:
+    """Return how to index an array by integers, with a scale and an offset for each of its segments, as far as a sample
+    promises; None if it is no such array, or takes too many bits as one.
 
     Args:
         values: uintW[n].
         dtype: Their type.
         lengths: Lengths of segments to try, rising.
         max_bits: How many bits a value may take.
-        threads: Number of threads.
     """
-    best: _Way | None = None
+    best: WayOfSums | None = None
     for segment in lengths:
         starts, places = _sample_of(len(values), segment)
         # Most arrays have no scales in the first segments.
@@ -81,7 +78,7 @@ def among_sums(
     for n_bits in _SOME_BITS:
         way = _tried(values, dtype, best.segment, starts, places, n_bits, best.known)
         best = way if way is not None and way.bits < best.bits else best
-    return _sums(values, dtype, best, threads) if best.bits < max_bits else None
+    return best if best.bits < max_bits else None
 
 
 def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +97,7 @@ def _tried(
     places: np.ndarray,
     n_bits: int,
     known: np.ndarray | None,
-) -> _Way | None:
+) -> WayOfSums | None:
     """Return a way to index an array, as far as some of its segments promise; None if too many values are no sums.
 
     Args:
@@ -122,7 +119,7 @@ def _tried(
         _find_pairs((part.dtype, True), part, len(places), 0, n_bits, dtype.code, search, pairs[0], pairs[1])
         known = search.known.copy()
     _match_sums((part.dtype, True), part, len(places), 0, pairs[0], pairs[1], dtype.code, matches)
-    count_found(None, matches, 1, counts)
+    count_found(None, matches, counts)
     n_seen, kinds = len(part), np.sort(counts[NO_MATCH + 1 :])[::-1]
     if counts[NO_MATCH] > n_seen * (_MAX_UNMATCHED if len(starts) > _N_TRIED_FIRST else _MAX_FIRST_UNMATCHED):
         return None
@@ -131,14 +128,21 @@ def _tried(
     n_absent = n_seen - int(kinds[:MAX_SYMBOLS].sum())
     of_values = code_bits(np.append(kinds[:MAX_SYMBOLS], n_absent)) + values.itemsize * 8 * n_absent
     of_pairs = sum(short_bits(floats) for floats in pairs) / len(starts)
-    return _Way(float((of_values + unseen) / n_seen + of_pairs / segment), segment, n_bits, known)
+    return WayOfSums(float((of_values + unseen) / n_seen + of_pairs / segment), segment, n_bits, known)
 
 
-def _sums(values: np.ndarray, dtype: DType, way: _Way, threads: int) -> Indexing | None:
-    """Return an array as indices into integers, as a way has them; None if no value is such a sum."""
+def among_sums(values: np.ndarray, dtype: DType, way: WayOfSums, threads: int) -> Indexing | None:
+    """Return an array as indices into integers, with a scale and an offset for each of its segments, as a way has them;
+    None if no value is such a sum.
+
+    Args:
+        values: uintW[n].
+        dtype: Their type.
+        way: The way.
+        threads: Number of threads.
+    """
     segment, types = way.segment, (values.dtype, values.flags.aligned)
-    pairs, matches = np.empty((2, -(-len(values) // segment)), np.uint32), np.empty(len(values), np.uint16)
-    scales, offsets = pairs
+    scales, offsets = np.empty((2, -(-len(values) // segment)), np.uint32)
     # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
     at_once = max(PART // segment, 1)
 
@@ -149,14 +153,13 @@ def _sums(values: np.ndarray, dtype: DType, way: _Way, threads: int) -> Indexing
             with _searching() as search:
                 _find_pairs(types, part, segment, 0, way.n_bits, dtype.code, search, scales[some], offsets[some])
 
-    def match(where: slice) -> None:
+    def match(where: slice, matches: np.ndarray) -> None:
         some, skipped = slice(where.start // segment, -(-where.stop // segment)), where.start % segment
         part = values[where]
-        _match_sums(types, part, segment, skipped, scales[some], offsets[some], dtype.code, matches[where])
+        _match_sums(types, part, segment, skipped, scales[some], offsets[some], dtype.code, matches)
 
     run_batches(find, -(-len(scales) // at_once), threads, batch=1)
-    part_by_part(match, len(values), threads)
-    return indexing_of(values, matches, scales, offsets, segment, _INTEGERS, threads)
+    return indexing_of(values, match, scales, offsets, segment, _INTEGERS, threads)
 
 
 def _new_search() -> PairSearch:

@@ -46,6 +46,7 @@ from .sampling import (
 from .segments import IndexedPlan
 from .sparse_frames import (
     SparsePlan,
+    bits_with_record,
     differs_here_and_there,
     plan_sparse,
     plan_sparse_blocks,
@@ -145,7 +146,8 @@ def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
         request: The array and how to encode it.
 
     Returns:
-        The plan, which is for this array only; None if too much differs from the base, or from zero without one.
+        The plan, which is for this array only, with an estimate of its bits if zeros are left out and others are not;
+        None if too much differs from the base, or from zero without one.
     """
     sparse = plan_sparse(request)
     if sparse is None:
@@ -158,7 +160,8 @@ def make_sparse_plan(request: EncodeRequest) -> FramePlan | None:
             inner = request.values._replace(bits=values)
             options = of_one_codebook(request.options)
             asked = request._replace(values=inner, levels=sparse.levels, options=options, shapes=(values.shape,))
-            plan = make_plan(asked, 1 << sparse.sizes.block_log2)
+            plan = make_plan(asked, 1 << sparse.sizes.block_log2, weigh=True)
+            plan = plan._replace(bits=plan.bits + bits_with_record(sparse.codebook, sparse.bits))
     return plan._replace(sparse=sparse)
 
 

@@ -13,6 +13,7 @@ from ..format.dictionary import INDEX_TYPE, MAX_ENTRIES, Dictionary
 from ..kernels.core.specialized import Specialized
 from ..kernels.index.guesses import N_FACTORS
 from ..kernels.index.matches import N_MATCHES, N_TRIED_FIRST, NO_MATCH, count_matches, number_matches
+from ..memory import acquire, release
 from ..threads import run_batches
 from .codebooks import code_bits
 from .profile import spread_places
@@ -20,7 +21,8 @@ from .profile import spread_places
 PART = 1 << 16  #: values that a thread looks up at a time
 N_SEGMENTS, _SEGMENT_SAMPLE = 40, 128  #: segments that are sampled, and values of each; more where segments are fewer
 _MIN_SEGMENTS, _SAMPLED_APART = 8, 16  #: of a small array, which has so many times the values of its sample
-_COUNT_SOME, _COUNTED_APART = 1 << 18, 4  #: values from which on factors are counted of some: one in so many
+#: Values from which on factors are counted of some: of one run of so many values in so many.
+_COUNT_SOME, _COUNTED_APART, _COUNTED_AT_ONCE = 1 << 18, 4, 1 << 14
 _FACTOR_BITS = 32  #: of a factor as an entry of the dictionary
 _LENGTH_BITS = 4  #: of the length of an entry's code, beside the entry in the dictionary
 NO_SCALES = np.zeros(0, np.uint32)
@@ -160,7 +162,7 @@ def short_bits(floats: np.ndarray) -> int:
 
 def indexing_of(
     values: np.ndarray,
-    matches: np.ndarray,
+    match: Callable[[slice, np.ndarray], None],
     scales: np.ndarray,
     offsets: np.ndarray,
     segment: int,
@@ -171,17 +173,20 @@ def indexing_of(
 
     Args:
         values: uintW[n].
-        matches: uint16[n], as ``match_products`` writes them.
+        match: Finds the factors of the values in a part of the array, as ``match_products`` writes them: uint16[].
         scales: uint32[n_segments], bits of the scales.
         offsets: uint32[n_segments], bits of the offsets; empty if there are none.
         segment: Number of values of a segment.
         factors: float64[N_FACTORS], the factors.
         threads: Number of threads.
     """
-    n, counts = len(values), np.zeros(N_MATCHES, np.int64)
-    apart = _COUNTED_APART if n >= _COUNT_SOME else 1
-    n = apart * int(count_found(None, matches, apart, counts))  # as many as they stand for
-    counts *= apart
+    n, indices = len(values), np.empty(len(values), np.uint8)
+    if n < _COUNT_SOME:
+        matches, counts = np.empty(n, np.uint16), np.zeros(N_MATCHES, np.int64)
+        part_by_part(lambda part: match(part, matches[part]), n, threads)
+        count_found(None, matches, counts)
+    else:
+        n, counts = _counts_of_some(match, n, threads)
     counts[NO_MATCH] = 0
     used = np.argsort(-counts, kind="stable")[: min(int(np.count_nonzero(counts)), MAX_ENTRIES - 1)]
     if not len(used):
@@ -192,8 +197,39 @@ def indexing_of(
     order = np.lexsort((factor_signs, entries))
     index_of = np.full(N_MATCHES, len(used), np.uint8)
     index_of[used[order]] = np.arange(len(used))
-    indices = np.empty(len(values), np.uint8)
-    part_by_part(lambda part: number_found(np.uint16, matches[part], index_of, indices[part]), len(values), threads)
+
+    def number(part: slice) -> None:
+        if len(values) < _COUNT_SOME:
+            number_found(np.uint16, matches[part], index_of, indices[part])
+            return
+        # Found again, while they are in the cache: memory for those of a large array is slower than that.
+        of_part = acquire("matches", lambda: np.empty(PART, np.uint16))
+        match(part, of_part[: part.stop - part.start])
+        number_found(np.uint16, of_part[: part.stop - part.start], index_of, indices[part])
+        release("matches", of_part)
+
+    part_by_part(number, len(values), threads)
     n_absent = n - int(counts[used].sum())
     of_indices = np.append(counts[used[order]], n_absent)
     return Indexing(True, entries[order].view(np.uint32), indices, n_absent, scales, offsets, segment, of_indices)
+
+
+def _counts_of_some(match: Callable[[slice, np.ndarray], None], n: int, threads: int) -> tuple[int, np.ndarray]:
+    """Count the factors in some of ``n`` values from all over; return how many values the counts stand for, and as many
+    times larger counts: int64[N_MATCHES]. ``match`` is as for :func:`indexing_of`."""
+    of_runs: list[tuple[int, np.ndarray]] = []
+
+    def count(begin: int, end: int) -> None:
+        counts, matches, n_counted = np.zeros(N_MATCHES, np.int64), np.empty(_COUNTED_AT_ONCE, np.uint16), 0
+        for first in range(begin * _COUNTED_AT_ONCE * _COUNTED_APART, n, _COUNTED_AT_ONCE * _COUNTED_APART)[
+            : end - begin
+        ]:
+            stop = min(first + _COUNTED_AT_ONCE, n)
+            match(slice(first, stop), matches[: stop - first])
+            count_found(None, matches[: stop - first], counts)
+            n_counted += stop - first
+        of_runs.append((n_counted, counts))
+
+    run_batches(count, -(-n // (_COUNTED_AT_ONCE * _COUNTED_APART)), threads, batch=4)
+    n_counted = sum(of_run[0] for of_run in of_runs)
+    return _COUNTED_APART * n_counted, _COUNTED_APART * np.sum([of_run[1] for of_run in of_runs], axis=0)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base_hash import hash_of
+from ..dtypes import DType
 from ..format.change_codebook import ChangeCodebook
 from ..format.codebook import limited_lengths
 from ..format.shipped_changes import (
@@ -27,6 +28,7 @@ from ..kernels.block.sparse_encode import count_numbers, count_tops
 from ..kernels.block.sparse_types import Counts, Differences, SparseSizes
 from ..kernels.core.specialized import Specialized
 from ..threads import n_threads, run_batches
+from .codebooks import code_bits
 from .cuts import as_rows_and_columns, cheapest_ranges
 from .finding import MAX_SHARE_OF_BASE, MAX_SHARE_OF_ZERO, Finding, FoundBlocks
 from .request import EncodeRequest
@@ -103,8 +105,11 @@ def plan_sparse(request: EncodeRequest) -> SparsePlan | None:
     n = len(values)
     if n < _MIN_VALUES or not may_be_sparse(values, base):
         return None
-    if base is None and has_rows_of_zeros(values, request.shapes or (request.values.shape,)):
-        return None
+    if base is None:
+        if has_rows_of_zeros(values, request.shapes or (request.values.shape,)):
+            return None
+        if n >= MIN_ESTIMATED and not request.bit_layout.lossy and saves_little(values, request.values.dtype):
+            return None
     choices: list[tuple[int, ...]] = [()]
     if base is not None:
         begins = np.array([part.start for part in sample_slices(n)])
@@ -316,6 +321,40 @@ def has_rows_of_zeros(values: np.ndarray, shapes: Sequence[Sequence[int]]) -> bo
     return n_values > _CLEARLY * bits
 
 
+def saves_little(values: np.ndarray, dtype: DType) -> bool:
+    """Return True if places of zeros take nearly the bit a value that coded blocks have for them, as far as pieces of
+    an array show.
+
+    Coded blocks take a bit at least to tell a zero, and to tell another value, whose head then takes what it takes in
+    an inner block.
+
+    Args:
+        values: uintW[n].
+        dtype: Their type.
+    """
+    some = values[:: quick_step(len(values))]
+    if np.count_nonzero(some) < _MIN_LITTLE * len(some):
+        return False
+    starts = np.linspace(0, len(values) - _LITTLE_PIECE, _LITTLE_PIECES).astype(np.int64)
+    pieces = values[starts[:, None] + np.arange(_LITTLE_PIECE)].reshape(-1)
+    places = np.flatnonzero(pieces)
+    gaps = np.diff(places, prepend=-1) - 1
+    tops = np.frexp(np.maximum(gaps, 1))[1] - 1
+    categories = 2 * tops + (gaps >> np.maximum(tops - 1, 0) & 1)
+    position_bits = code_bits(np.bincount(categories)) + float(np.maximum((categories >> 1) - 1, 0).sum())
+    others = pieces[places]
+    heads = (others >> others.dtype.type(dtype.head_shift)).astype(np.int64) & dtype.head_mask
+    head_bits = code_bits(np.unique(heads, return_counts=True)[1])
+    coded_bits = len(pieces) + head_bits + dtype.tail_bits * len(others)
+    little = _LITTLE_OF_WIDE if dtype.wide is not None and dtype.tail_bits <= _SHORT_TAIL else _LITTLE
+    return len(pieces) - position_bits < little * coded_bits
+
+
+#: Values from which on pieces of an array are looked at, how many pieces, and values of each; and the share of values
+#: other than zero above which they are: below, sparse blocks save more than what is little.
+MIN_ESTIMATED, _LITTLE_PIECES, _LITTLE_PIECE, _MIN_LITTLE = 1 << 16, 32, 256, 0.33
+#: Shares of the bits that are little; of types of short tails, wide heads, which inner blocks lack, save as much again.
+_LITTLE, _LITTLE_OF_WIDE, _SHORT_TAIL = 0.0045, 0.008, 8
 _STREAMS = (256, 128, 64)  #: values of the sub-streams that coded blocks may have
 _MIN_STREAMS, _LOOKED_AT = 64, 512  #: sub-streams that have to be there to tell, and that are looked at
 _MORE_BITS = (

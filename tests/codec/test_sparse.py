@@ -16,7 +16,7 @@ import pytest
 import gcodec
 from gcodec import EncoderOptions
 from gcodec.dtypes import BY_NAME
-from gcodec.frame import smallest
+from gcodec.frame import encode, smallest
 from gcodec.frame.sizes import block_log2
 from gcodec.plan import finding, sparse_frames
 from tests.support import laws
@@ -492,3 +492,36 @@ def test_of_zeros_only_the_frame_that_is_smallest_is_made(dtype, n_blocks, n_byt
     frame = gcodec.encode(values, dtype=dtype.name)
     assert frame == best and len(frame) == n_bytes
     assert not gcodec.decode(frame, like="numpy").any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("n_in_a_row", [1, 50])
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.34, 0.37, 0.39, 0.42])
+def test_of_scattered_zeros_one_frame_is_made_which_is_about_the_smallest(dtype, n_in_a_row, share, monkeypatch):
+    """Whether zeros are one by one, or so many in a row."""
+    kind, rng, n, made = KINDS[dtype], np.random.default_rng(8), 1 << 17, []
+    bits = gaussian(kind, rng, n)
+    bits[np.repeat(rng.random(n // n_in_a_row + 1) >= share, n_in_a_row)[:n]] = 0
+    encode_values = encode.encode_values
+
+    def counted(*args: Any) -> Any:
+        made.append(args)
+        return encode_values(*args)
+
+    monkeypatch.setattr(smallest, "encode_values", counted)
+    frame = gcodec.encode(typed(dtype, bits), dtype=dtype)
+    assert len(made) == 1
+    check(dtype, bits)
+    made.clear()
+    monkeypatch.setattr(sparse_frames, "saves_little", lambda values, dtype: False)
+    monkeypatch.setattr(smallest, "_may_be_sparse_alone", lambda values, sparse: False)
+    assert len(frame) <= 1.005 * len(gcodec.encode(typed(dtype, bits), dtype=dtype))
+    assert len(made) == (2 if share <= 0.4 else 1)
+
+
+def test_what_is_stored_of_gaps_is_the_same_whether_they_are_short_or_long():
+    """Gaps below 64 are written by a table, two at a time; those beyond are not."""
+    kind, rng = KINDS["float32"], np.random.default_rng(9)
+    for share in (0.001, 0.01, 0.05, 0.3):
+        bits = few(kind, rng, 100_001, share)
+        laws.check_agreement(check("float32", bits))

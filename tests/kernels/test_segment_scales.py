@@ -40,7 +40,7 @@ def test_infinities_and_nans_are_no_products_and_nothing_is_read_beyond_the_fact
         matches, counts = np.full(len(values), 7, np.uint16), np.zeros(N_MATCHES, np.int64)
         one, search = np.array([0x3F800000], np.uint32), indexing._new_search()
         match_products(values, len(values), 0, one, surrounded, search, matches)
-        count_matches(matches, 1, counts)
+        count_matches(matches, counts)
         assert not (matches != NO_MATCH).any()
         assert counts[NO_MATCH] == counts.sum() == len(values)
 
@@ -74,7 +74,7 @@ def test_products_of_any_scale_are_matched_all_where_many_lie_halfway_between_tw
         found, matches, counts = np.empty(1, np.uint32), np.empty(n, np.uint16), np.zeros(N_MATCHES, np.int64)
         assert find_scales(bits, n, 0, factors, indexing._new_search(), found) == 0
         match_products(bits, n, 0, found, factors, indexing._new_search(), matches)
-        count_matches(matches, 1, counts)
+        count_matches(matches, counts)
         assert not counts[NO_MATCH]
 
 

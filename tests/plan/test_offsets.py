@@ -237,6 +237,6 @@ def test_arrays_without_repeats_are_not_searched(monkeypatch):
     def refused(*_: object) -> None:
         raise AssertionError("a search where nothing repeats")
 
-    monkeypatch.setattr(indexing, "among_sums", refused)
+    monkeypatch.setattr(indexing, "way_of_sums", refused)
     for dtype in SHORT:
         gcodec.encode(typed(dtype, rounded(dtype, np.random.default_rng(0).standard_normal(SHAPE))), dtype=dtype)

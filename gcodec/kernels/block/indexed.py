@@ -9,10 +9,18 @@ import numpy as np
 
 from ..core.intrinsics import HAS_AVX512
 from ..core.jit import kernel
-from ..core.scalar import I64, U8, U32
+from ..core.masks import lowest_one, reaching
+from ..core.scalar import I64, U8, U32, U64
 from ..core.unaligned import bits_of_float, load_u32, load_value, store_value, subarray, width_of
 from ..index.products import product_of, sum_of, without_denormal
-from ..index.value_tables import fill_planes, fill_product_planes, fill_sum_planes, look_up_all, look_up_groups
+from ..index.value_tables import (
+    N_ENTRIES,
+    fill_planes,
+    fill_product_planes,
+    fill_sum_planes,
+    look_up_all,
+    look_up_groups,
+)
 from ..predict.residuals import BFLOAT16, FLOAT16, FLOAT32
 from .header import (
     BAD_FIELD,
@@ -45,6 +53,8 @@ from .short_floats import (
     shorten_floats,
     write_short_floats,
 )
+
+_GROUP = 64  #: indices that are looked at at a time
 
 
 class IndexedRules(NamedTuple):
@@ -398,7 +408,14 @@ def finish_indexed(writing, b, out, at, inner_end):
                     out[stop] = U8(writing.scales[s] >> U32(8 * i))
                     stop += 1
     n_exceptions, exceptions = 0, stop
-    for i in range(n):
+    whole = n & -_GROUP if rules.n_entries < N_ENTRIES else 0
+    for first in range(0, whole, _GROUP):
+        absent = reaching(indices, first, rules.n_entries)
+        while absent:
+            store_value(out, exceptions + n_exceptions * rules.value_bytes, values[first + lowest_one(absent)])
+            n_exceptions += 1
+            absent = U64(absent & U64(absent - U64(1)))
+    for i in range(whole, n):
         # Each is written, and stays only if it is one: without branches, of which many would be mispredicted.
         store_value(out, exceptions + n_exceptions * rules.value_bytes, values[i])
         n_exceptions += I64(indices[i] >= rules.n_entries)

@@ -11,11 +11,14 @@ from ..core.scalar import U32, U64, wrap
 from ..core.unaligned import subarray, subarray_if_any, width_of
 from ..entropy.changes import (
     OTHER,
+    SHORT_GAPS,
     category_of,
+    fill_short_gaps,
     finish_bits,
     ordered,
     step_kind,
     step_symbol,
+    write_gaps,
     write_number,
     write_step,
 )
@@ -175,21 +178,44 @@ def _find_in_stream(values, base, thresholds, stride, scratch):
 def _count_changes(scratch, stride, n_classes, counts, found, at):
     """Append the changes of a sub-stream to those of the block, by class, and count their symbols."""
     # 3 * MAX_CATEGORIES symbols a class with a base, MAX_CATEGORIES without one.
-    with_steps = counts.classes.shape[1] > len(counts.counts)
+    if counts.classes.shape[1] == len(counts.counts):
+        _count_gaps(scratch, counts.classes[0], found, at)
+        return
     for c in range(n_classes):
         for i in range(c * stride, c * stride + scratch.numbers[c]):
             gap, step = scratch.gaps[i], scratch.steps[i]
             found.gaps[at], found.steps[at] = gap, step
             at += 1
-            category = category_of(np.int64(gap))
-            if with_steps:
-                symbol = step_symbol(step)
-                kind = step_kind(symbol)
-                counts.classes[c, 3 * category + kind] += 1
-                if kind == OTHER:
-                    counts.steps[symbol] += 1
-            else:
-                counts.classes[c, category] += 1
+            category, symbol = category_of(np.int64(gap)), step_symbol(step)
+            kind = step_kind(symbol)
+            counts.classes[c, 3 * category + kind] += 1
+            if kind == OTHER:
+                counts.steps[symbol] += 1
+
+
+@kernel
+def _count_gaps(scratch, counts, found, at):
+    """Append the changes of a sub-stream without a base to those of the block, and count the categories of their
+    gaps."""
+    n, last = scratch.numbers[0], U32(SHORT_GAPS - 1)
+    gaps, steps = subarray(found.gaps, at, n), subarray(found.steps, at, n)
+    for i in range(n):
+        gaps[i], steps[i] = scratch.gaps[i], scratch.steps[i]
+    # Most gaps are of a few sizes, and one addition to a count waits for the one before: so there are two counts of
+    # each, and the last is of all that are not short.
+    short_gaps = scratch.short_gaps
+    short_gaps[:] = U64(0)
+    for i in range(0, n & -2, 2):
+        short_gaps[min(gaps[i], last)] += U64(1)
+        short_gaps[SHORT_GAPS + min(gaps[i + 1], last)] += U64(1)
+    if n & 1:
+        short_gaps[min(gaps[n - 1], last)] += U64(1)
+    for gap in range(SHORT_GAPS - 1):
+        counts[category_of(np.int64(gap))] += np.int64(short_gaps[gap] + short_gaps[SHORT_GAPS + gap])
+    if short_gaps[SHORT_GAPS - 1] | short_gaps[2 * SHORT_GAPS - 1]:
+        for i in range(n):
+            if gaps[i] >= last:
+                counts[category_of(np.int64(gaps[i]))] += 1
 
 
 @kernel
@@ -293,7 +319,7 @@ def _any_change(found, s):
 
 
 @kernel
-def _write_stream(found, s, at, codes, out, stop):
+def _write_stream(found, s, at, codes, table, out, stop):
     """Write a sub-stream from byte ``stop`` of ``out`` on.
 
     Args:
@@ -301,6 +327,7 @@ def _write_stream(found, s, at, codes, out, stop):
         s: Number of the sub-stream in them.
         at: Number of its first change in them.
         codes: The :class:`changes.ChangeCodes`.
+        table: uint64[SHORT_GAPS], of the only class without a base, as ``fill_short_gaps`` writes it.
         out: uint8, with 8 bytes of margin.
         stop: Where it begins.
 
@@ -315,12 +342,16 @@ def _write_stream(found, s, at, codes, out, stop):
             waiting, n_waiting, place = write_number(
                 waiting, n_waiting, place, count, category, codes.counts[category], out
             )  # fmt: skip
+            if codes.n_kinds == 1:
+                waiting, n_waiting, place = write_gaps(
+                    waiting, n_waiting, place, found.gaps, at, at + count, (codes.classes[c], table), out
+                )  # fmt: skip
+                at += count
+                continue
             for i in range(at, at + count):
                 gap, step = np.int64(found.gaps[i]), found.steps[i]
-                category, symbol, kind = category_of(gap), 0, 0
-                if codes.n_kinds > 1:
-                    symbol = step_symbol(step)
-                    kind = step_kind(symbol)
+                category, symbol = category_of(gap), step_symbol(step)
+                kind = step_kind(symbol)
                 entry = codes.classes[c, codes.n_kinds * category + kind]
                 waiting, n_waiting, place = write_number(waiting, n_waiting, place, gap, category, entry, out)
                 if kind == OTHER:
@@ -366,11 +397,13 @@ def _write_sparse_block(writing, found, b, k, n, at, inner_bytes):
     n_streams, before = (n + (1 << stream_log2) - 1) >> stream_log2, k << block_log2 - stream_log2
     n_changes = found.ends[k - 1] if k else 0
     inner_end = at + CODED_HEADER + inner_bytes
-    stop = inner_end
+    stop, table = inner_end, subarray(writing.scratch.short_gaps, 0, SHORT_GAPS)
+    if writing.codes.n_kinds == 1:
+        fill_short_gaps(writing.codes.classes[0], table)
     for s in range(n_streams):
         start = stop
         if _any_change(found, before + s):
-            n_changes, stop = _write_stream(found, before + s, n_changes, writing.codes, out, stop)
+            n_changes, stop = _write_stream(found, before + s, n_changes, writing.codes, table, out, stop)
         stream_bytes[s] = U32(stop - start)
     # A sub-stream without a change has no bytes at all, not even its counts (docs/format.md section 9): so the width is
     # that of the longest, and min_bytes 0, as soon as one is empty.

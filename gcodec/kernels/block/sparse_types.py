@@ -87,6 +87,8 @@ class SparseScratch(NamedTuple):
         steps: uintW[], likewise.
         stream_bytes: uint32[n_streams], bytes of each sub-stream.
         state: int64[1], how many changes were read.
+        short_gaps: uint64[2 * SHORT_GAPS], without a base: where changes are found, how often there is each short gap,
+            counted in two parts; where they are written, what stands for it.
     """
 
     members: np.ndarray
@@ -101,6 +103,7 @@ class SparseScratch(NamedTuple):
     steps: np.ndarray
     stream_bytes: np.ndarray
     state: np.ndarray
+    short_gaps: np.ndarray
 
 
 class Search(NamedTuple):

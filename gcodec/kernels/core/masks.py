@@ -193,6 +193,16 @@ def differences(typingctx: Any, values: Any, base: Any, start: Any) -> Any:
 
 
 @intrinsic
+def reaching(typingctx: Any, numbers: Any, start: Any, least: Any) -> Any:
+    """Return which of ``numbers[start] ... numbers[start + 63]`` (uint8) are at least ``least``, up to 255."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _mask(_group(context, builder, signature.args[0], args[0], args[1]).compare(">=", args[2]))
+
+    return types.uint64(numbers, types.intp, types.int64), generate
+
+
+@intrinsic
 def count_ones(typingctx: Any, mask: Any) -> Any:
     """Return how many bits of a uint64 are set."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])

@@ -29,6 +29,7 @@ UP, DOWN, OTHER = 0, 1, 2  #: what a symbol says of the step: +1, -1, or that it
 NO_STEP = 3  #: in a table of gaps or counts alone
 STEP_OF_KIND = np.array([1, (1 << 64) - 1, 0, 1], np.uint64)  #: modulo 2**64; of ``NO_STEP`` any but 0
 CODE_MASK = 0xFFF
+SHORT_GAPS = 64  #: gaps below are written by a table
 _MAX_STEP_BITS = 32  #: that are read or written at a time
 
 
@@ -265,6 +266,45 @@ def write_number(waiting, n_waiting, at, number, category, entry, out):
     rest = U64(U64(number) & U64(U64(U64(1) << U64(count)) - U64(1)))
     bits = U64(U64(entry >> U32(4)) | U64(rest << U64(length)))
     return append(waiting, n_waiting, at, bits, length + count, out)
+
+
+@kernel
+def fill_short_gaps(codes, table):
+    """Write what stands for each short gap of a change without a step, for :func:`write_gaps`.
+
+    Args:
+        codes: uint32[n_symbols], the codes of categories, as :attr:`ChangeCodes.classes` has them.
+        table: uint64[SHORT_GAPS], result: how many bits (bits 0 to 7), and these (from 8 on).
+    """
+    for gap in range(len(table)):
+        category = category_of(np.int64(gap))
+        entry = codes[category] if category < len(codes) else U32(0)  # one without a code is not met
+        length, count = np.int64(entry & U32(15)), category_bits(category)
+        rest = U64(U64(gap) & U64(U64(U64(1) << U64(count)) - U64(1)))
+        bits = U64(U64(entry >> U32(4)) | U64(rest << U64(length)))
+        table[gap] = U64(U64(bits << U64(8)) | U64(length + count))
+
+
+@inlined
+def write_gaps(waiting, n_waiting, at, gaps, first, stop, codes, out):
+    """Append the changes ``first ... stop - 1`` of ``gaps``, which have no steps; otherwise as :func:`append`.
+    ``codes`` are those and the table of :func:`fill_short_gaps`."""
+    (of_categories, table), i = codes, first
+    while i < stop:
+        gap, following = gaps[i], gaps[i + 1] if i + 1 < stop else U32(SHORT_GAPS)
+        if (gap | following) < U32(SHORT_GAPS):  # two at a time, of at most 12 + 4 bits each
+            entry, other = table[gap], table[following]
+            length, other_length = np.int64(entry & U64(255)), np.int64(other & U64(255))
+            bits = U64(U64(entry >> U64(8)) | U64(U64(other >> U64(8)) << U64(length)))
+            waiting, n_waiting, at = append(waiting, n_waiting, at, bits, length + other_length, out)
+            i += 2
+        else:
+            category = category_of(np.int64(gap))
+            waiting, n_waiting, at = write_number(
+                waiting, n_waiting, at, np.int64(gap), category, of_categories[category], out
+            )  # fmt: skip
+            i += 1
+    return waiting, n_waiting, at
 
 
 @inlined

@@ -16,14 +16,14 @@ from ..core.simd import INDEX, Vector, call, load, splat
 from ..predict.residuals import BFLOAT16, FLOAT16, FLOAT32
 
 AT_ONCE, TRIED_AT_ONCE = 32, 4
-SHARE_LOST, _MIN_TOLD = 4, 4  #: one in so many may contradict; and so many must tell
+SHARE_LOST, MIN_TOLD = 4, 4  #: one in so many may contradict; and so many must tell
 #: Of a float32, by how many units in the last place of the bounds of a type of 16 bits ties are inside or outside: they
 #: stay so in spite of the errors of float32s. Of float64s, which hold float32s, the errors are far smaller than 16.
 _ULPS, _ULPS_64 = 4, 16
 _TINY = 0x38800000  #: the bits of the smallest float16 that is not denormal, 2**-14, as float32
 
 
-class _Floats(NamedTuple):
+class FloatLanes(NamedTuple):
     """Lanes of floats, with LLVM's instructions on them."""
 
     builder: Any
@@ -33,15 +33,19 @@ class _Floats(NamedTuple):
         """Return a number in all lanes."""
         return ir.Constant(self.value.type, [number] * self.value.type.count)
 
-    def of(self, operation: str, other: Any) -> _Floats:
+    def of(self, operation: str, other: Any) -> FloatLanes:
         """Return the result of an instruction on both, lane by lane; a number stands in all lanes."""
-        other = other.value if isinstance(other, _Floats) else self.with_scalar(other)
-        return _Floats(self.builder, getattr(self.builder, operation)(self.value, other))
+        other = other.value if isinstance(other, FloatLanes) else self.with_scalar(other)
+        return FloatLanes(self.builder, getattr(self.builder, operation)(self.value, other))
 
     def is_(self, operator: str, other: Any) -> Vector:
         """Return the mask of an ordered comparison."""
-        other = other.value if isinstance(other, _Floats) else self.with_scalar(other)
+        other = other.value if isinstance(other, FloatLanes) else self.with_scalar(other)
         return Vector(self.builder, self.builder.fcmp_ordered(operator, self.value, other))
+
+    def one_over(self, number: float) -> FloatLanes:
+        """Return a number divided by each lane."""
+        return FloatLanes(self.builder, self.builder.fdiv(self.with_scalar(number), self.value))
 
     def bits(self) -> Vector:
         """Return the lanes as integers of their width."""
@@ -49,22 +53,22 @@ class _Floats(NamedTuple):
         kind = ir.VectorType(ir.IntType(width), self.value.type.count)
         return Vector(self.builder, self.builder.bitcast(self.value, kind))
 
-    def nearest(self) -> _Floats:
+    def nearest(self) -> FloatLanes:
         """Return the nearest integers, of numbers far below 2**22: the sum with 1.5 * 2**p, which has no bits below 1,
         is rounded to one."""
         power = 2.0**52 if isinstance(self.value.type.element, ir.DoubleType) else 2.0**23
         return self.of("fadd", 1.5 * power).of("fsub", 1.5 * power)
 
 
-def _as_floats(lanes: Vector) -> _Floats:
+def as_floats(lanes: Vector) -> FloatLanes:
     """Return lanes of integers as the floats that have their bits."""
     kind = ir.VectorType(ir.FloatType() if lanes.bits == 32 else ir.DoubleType(), lanes.n)
-    return _Floats(lanes.builder, lanes.builder.bitcast(lanes.value, kind))
+    return FloatLanes(lanes.builder, lanes.builder.bitcast(lanes.value, kind))
 
 
-def _selected(mask: Vector, yes: _Floats, no: _Floats) -> _Floats:
+def chosen(mask: Vector, yes: FloatLanes, no: FloatLanes) -> FloatLanes:
     """Return ``yes`` where the mask is set, else ``no``."""
-    return _Floats(mask.builder, mask.builder.select(mask.value, yes.value, no.value))
+    return FloatLanes(mask.builder, mask.builder.select(mask.value, yes.value, no.value))
 
 
 def _n_set(mask: Vector) -> Any:
@@ -73,7 +77,7 @@ def _n_set(mask: Vector) -> Any:
     return builder.zext(builder.ctpop(builder.bitcast(mask.value, ir.IntType(mask.n))), INDEX)
 
 
-def _around(values: _Floats, dtype_code: int) -> tuple[_Floats, _Floats]:
+def around(values: FloatLanes, dtype_code: int) -> tuple[FloatLanes, FloatLanes]:
     """Return between which numbers those lie that the type rounds to each value, as
     :func:`rounding_bounds.rounded_from` has them.
 
@@ -86,13 +90,13 @@ def _around(values: _Floats, dtype_code: int) -> tuple[_Floats, _Floats]:
     shift, ulps = {BFLOAT16: (16, _ULPS), FLOAT16: (13, _ULPS), FLOAT32: (29, _ULPS_64)}[dtype_code]
     # Ties are rounded to the even one: of that they are inside.
     within = bits.fill((1 << shift - 1) + ulps) - ((bits >> shift) & 1) * (2 * ulps)
-    below, above = _as_floats(bits - within), _as_floats(bits + within)
+    below, above = as_floats(bits - within), as_floats(bits + within)
     if dtype_code == FLOAT16:
         is_tiny = bits.compare("<", _TINY)
         # A unit of those is 2**-24; ties are inside.
         tiny_below, tiny_above = values.of("fsub", 2.0**-25).bits() - ulps, values.of("fadd", 2.0**-25).bits() + ulps
-        below = _selected(is_tiny, _as_floats(tiny_below), below)
-        above = _selected(is_tiny, _as_floats(tiny_above), above)
+        below = chosen(is_tiny, as_floats(tiny_below), below)
+        above = chosen(is_tiny, as_floats(tiny_above), above)
     return below, above
 
 
@@ -102,26 +106,26 @@ def _meeting(dtype_code: int) -> Any:
     n = 16 if width == 64 else AT_ONCE
 
     def generate(builder: Any, args: list[Any], at: Any) -> None:
-        limit, low, high, last = (_as_floats(splat(builder, args[2 + k], width, n)) for k in range(4))
+        limit, low, high, last = (as_floats(splat(builder, args[2 + k], width, n)) for k in range(4))
         total = low.of("fadd", high)
         # 1 over the middle of both, which is half of the sum.
-        inverse = _Floats(builder, builder.fdiv(total.with_scalar(2.0), total.value))
+        inverse = total.one_over(2.0)
         lowest, highest = low.bits(), high.bits()
         n_met = n_fit = ir.Constant(INDEX, 0)
         for first in range(0, AT_ONCE, n):
-            values = _as_floats(load(builder, builder.gep(at(0, 32), [ir.Constant(INDEX, 4 * first)]), 32, n))
+            values = as_floats(load(builder, builder.gep(at(0, 32), [ir.Constant(INDEX, 4 * first)]), 32, n))
             if width == 64:
-                values = _Floats(builder, builder.fpext(values.value, ir.VectorType(ir.DoubleType(), n)))
+                values = FloatLanes(builder, builder.fpext(values.value, ir.VectorType(ir.DoubleType(), n)))
             ratios = values.of("fmul", inverse)
             factors = ratios.nearest()
-            factors = _selected(factors.is_("<", last), factors, last)
-            reciprocals = _Floats(builder, builder.fdiv(factors.with_scalar(1.0), factors.value))
+            factors = chosen(factors.is_("<", last), factors, last)
+            reciprocals = factors.one_over(1.0)
             #     scales that make the value of its factor        least |-----------------| most
             #     scales that are possible by now                           low |--------------| high
             #     they fit if they overlap, and then leave                      |---------| lowest, highest
             #
             # A factor of 0 has infinite ones, which do not overlap.
-            below, above = _around(values, dtype_code)
+            below, above = around(values, dtype_code)
             least, most = below.of("fmul", reciprocals), above.of("fmul", reciprocals)
             is_met = values.is_(">", 0.0) & ratios.is_("<", limit)
             fits = is_met & least.is_("<=", high) & most.is_(">=", low)
@@ -145,19 +149,19 @@ def _meeting(dtype_code: int) -> Any:
 
 def _fitting(builder: Any, args: list[Any], at: Any) -> Any:
     """Tell which of TRIED_AT_ONCE factors of a value 32 others do not contradict; see below."""
-    values = _as_floats(load(builder, at(0, 32), 32, AT_ONCE))
-    inverse, share, of_power, most = (_as_floats(splat(builder, args[2 + k], 32, AT_ONCE)) for k in range(4))
+    values = as_floats(load(builder, at(0, 32), 32, AT_ONCE))
+    inverse, share, of_power, most = (as_floats(splat(builder, args[2 + k], 32, AT_ONCE)) for k in range(4))
     # With the factor f, ratios and what rounding changed them by are f times those with the factor 1.
-    ratios_of_1, powers = values.of("fmul", inverse), _as_floats(values.bits() & 0x7F800000)
+    ratios_of_1, powers = values.of("fmul", inverse), as_floats(values.bits() & 0x7F800000)
     margins_of_1 = ratios_of_1.of("fmul", share).of("fadd", powers.of("fmul", of_power))
-    is_value, result, least = values.is_(">", 0.0), ir.Constant(INDEX, 0), ir.Constant(INDEX, _MIN_TOLD)
+    is_value, result, least = values.is_(">", 0.0), ir.Constant(INDEX, 0), ir.Constant(INDEX, MIN_TOLD)
     n_values = _n_set(is_value)
     least = builder.select(builder.icmp_signed("<", n_values, least), n_values, least)  # of few values, all must tell
     for k in range(TRIED_AT_ONCE):
-        factor = _as_floats(splat(builder, args[6], 32, AT_ONCE)).of("fadd", float(k))
+        factor = as_floats(splat(builder, args[6], 32, AT_ONCE)).of("fadd", float(k))
         ratios, margins = ratios_of_1.of("fmul", factor), margins_of_1.of("fmul", factor)
         nearest = ratios.nearest()
-        away = _as_floats(ratios.of("fsub", nearest).bits() & 0x7FFFFFFF)  # without its sign
+        away = as_floats(ratios.of("fsub", nearest).bits() & 0x7FFFFFFF)  # without its sign
         # With a margin of a quarter to either side, half of all ratios would fit by chance: wider ones tell nothing.
         is_told = is_value & margins.is_("<", 0.25) & ratios.is_("<", most)
         n_told, n_fit = _n_set(is_told), _n_set(is_told & away.is_("<=", margins) & nearest.is_(">=", 1.0))

@@ -14,7 +14,6 @@ from .products import product_of, without_denormal
 from .segment_scales import INTEGERS, MAX_LOOKED_AT, find_nearest, find_scales, magnitude_of, read_magnitudes
 
 N_MATCHES, NO_MATCH = 1 + 2 * N_FACTORS, 0  #: what is known of a value: see :func:`match_products`
-COUNTED_AT_ONCE = 1 << 10  #: matches that lie behind one another and are counted
 N_TRIED_FIRST = 4  #: segments of a sample after which the rest may be known to be in vain
 
 
@@ -45,25 +44,15 @@ def match_products(values, segment, skipped, scales, factors, search, matches):
 
 
 @kernel
-def count_matches(matches, apart, counts):
-    """Count matches: all, or some from all over.
+def count_matches(matches, counts):
+    """Count matches.
 
     Args:
         matches: uint16[n] of :func:`match_products`.
-        apart: Of so many runs of COUNTED_AT_ONCE matches, one is counted.
         counts: int64[N_MATCHES], result: how often each is found is added.
-
-    Returns:
-        How many were counted.
     """
-    n_counted = 0
-    #     matches    |#### | . . . . . . |#### | . . . . . . |##      one of `apart` runs is counted
-    for first in range(0, len(matches), COUNTED_AT_ONCE * apart):
-        stop = min(first + COUNTED_AT_ONCE, len(matches))
-        for i in range(first, stop):
-            counts[matches[i]] += 1
-        n_counted += stop - first
-    return n_counted
+    for i in range(len(matches)):
+        counts[matches[i]] += 1
 
 
 class SegmentSample(NamedTuple):
@@ -106,7 +95,7 @@ def try_segments(values, sample, max_unmatched, factors, search, counts):
         find_scales(part, n_places, 0, factors, search, sample.scale)
         sample.union[0] |= sample.scale[0]
         match_products(part, n_places, 0, sample.scale, factors, search, sample.matches)
-        count_matches(sample.matches, 1, counts)
+        count_matches(sample.matches, counts)
         n_seen = (s + 1) * n_places
         if counts[NO_MATCH] > max_unmatched or (s + 1 == N_TRIED_FIRST and 2 * counts[NO_MATCH] > n_seen):
             break

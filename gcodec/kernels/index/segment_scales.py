@@ -50,13 +50,16 @@ from .guesses import (
     learn,
     n_contradicting,
 )
+from .lane_steps import LARGEST, SCALE, SEGMENTS, transpose_16
 from .products import product_of
 from .rounding_bounds import float_from, float_to, half_unit, rounded_from, shortest_between
-from .small_values import scale_of_largest, scale_of_small
+from .small_values import scale_of_largest, scale_of_small, scales_of_largest, scales_of_small
 
 MAX_LOOKED_AT, MAX_COMPARED = 1024, 1 << 16  #: values that narrow a segment's scale, and that its largest is one of
 #: Values that narrow it first; of bfloat16, so few before all others; and how many are held against bounds at a time.
 N_BOUNDED, _N_BEFORE, _AT_ONCE = 64, 32, 64
+_FEW_LEFT = 2  #: of segments that are searched at once: so few are searched one by one
+MAX_SHORT = 256  #: values of segments of which some are searched at once
 MAX_LARGEST, _FEW = 4, 64  #: how many of the largest may be the one whose factor is guessed, half of them of a few
 _MAX_SMALLEST = 8  #: the largest factor that is looked for in a segment's smallest value
 #: One in so many values may contradict a scale, but no more than a few of the first, or of the small ones.
@@ -130,11 +133,16 @@ class ScaleSearch(NamedTuple):
         n_met: int32[N_FACTORS], in how many segments each factor was found.
         before: uint32[1], bits of the scale of the segment before.
         trust: int64[1], how often it is still tried.
+        rows: float32[SEGMENTS * MAX_SHORT], the magnitudes of segments that are searched at once.
+        columns: float32[SEGMENTS * MAX_SHORT], likewise, the first of all segments first.
+        lanes: uint32[N_ROWS * SEGMENTS], what is known of these segments: see :mod:`lane_steps`.
+        bounds: float64[N_BOUNDS * SEGMENTS], likewise.
         ends: int64[4], scratch of :func:`small_values.scale_of_small`.
         n_small: int64[2], in how many segments that found a scale, and in how many none.
         of_largest: int64[2], the factor of the last segment's largest value, and how far it is trusted to be the next
             one's.
-        small_work: int64[1], how many values it held against bounds or a factor.
+        small_work: int64[2], how many values it held against bounds or a factor, a segment at a time, and of SEGMENTS
+            at once, which takes a part of the time.
         work: int64[2], how many values were held against the bounds of a scale, or LANES factors against a ratio; and
             how many values there were.
     """
@@ -163,6 +171,10 @@ class ScaleSearch(NamedTuple):
     n_met: np.ndarray
     before: np.ndarray
     trust: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+    lanes: np.ndarray
+    bounds: np.ndarray
     ends: np.ndarray
     n_small: np.ndarray
     of_largest: np.ndarray
@@ -675,6 +687,25 @@ def _integer_scale(all_magnitudes, n, largest, factors, search):
 
 
 @kernel
+def _find_at_once(values, segment, factors, search):
+    """Write the bits of the scales of some short segments as SCALE of ``search.lanes``, 0 where there is none yet."""
+    rows, columns, code = search.rows, search.columns, factors.dtype_code
+    for j in range(SEGMENTS):
+        part = subarray(values, j * segment, segment)
+        bits, magnitudes = subarray(search.bits, 0, segment), subarray(rows, j * segment, segment)
+        search.lanes[LARGEST * SEGMENTS + j] = read_magnitudes(part, 1, code, bits, magnitudes)
+    for first in range(0, segment, SEGMENTS):
+        transpose_16(rows, first, segment, columns, first * SEGMENTS)
+    likely, lanes, bounds, work = search.of_largest, search.lanes, search.bounds, subarray(search.small_work, 1, 1)
+    if likely[1] == _MOST_LIKELY:
+        factor = np.float64(likely[0])
+        if scales_of_largest(columns, segment, factor, factors.last, code, lanes, bounds, work) <= _FEW_LEFT:
+            return
+        likely[1] = 0
+    scales_of_small(columns, segment, search.before[0], factors.last, code, lanes, bounds, work)
+
+
+@kernel
 def find_scales(values, segment, skipped, factors, search, scales):
     """Find the scale of each segment.
 
@@ -689,9 +720,26 @@ def find_scales(values, segment, skipped, factors, search, scales):
     Returns:
         In how many segments there is none.
     """
-    n_without = 0
+    n_without, at_once, are_short = (
+        0,
+        False,
+        factors.form == INTEGERS and segment <= MAX_SHORT and segment % SEGMENTS == 0,
+    )
     for s in range(len(scales)):
         begin = max(s * segment - skipped, 0)
+        if s % SEGMENTS == 0:
+            # The first of a search are searched one by one, which tells what the scales of the others are near to.
+            is_whole = skipped == 0 and begin + SEGMENTS * segment <= len(values)
+            at_once = are_short and is_whole and search.n_small[0] > 0
+            if at_once:
+                _find_at_once(subarray(values, begin, SEGMENTS * segment), segment, factors, search)
+        if at_once:
+            bits = search.lanes[SCALE * SEGMENTS + s % SEGMENTS]
+            if bits:
+                scales[s] = search.before[0] = bits
+                search.work[1] += segment
+                search.n_small[0] += 1
+                continue
         part = subarray(values, begin, min((s + 1) * segment - skipped, len(values)) - begin)
         scales[s] = search.before[0]
         step = _step_between(len(part), MAX_LOOKED_AT)

@@ -11,6 +11,9 @@ whether it is there, and narrow the bounds, for all others of them that do not c
 Values far above the smallest fit any bounds as wide as these, and so are met only when others have narrowed them. Most
 values that are no products are large, and keep no scale from being found.
 
+Short segments are searched 16 at once (:func:`scales_of_small`) in the way in which most scales are found, and those
+that are left one by one (:func:`scale_of_small`).
+
 Bounds are float32s of types of 16 bits, and float64s of float32, of which float32s rule most factors out before.
 """
 
@@ -31,6 +34,30 @@ from .bound_steps import (
     meet_float16,
     meet_float32,
 )
+from .lane_steps import (
+    EXACT_HIGH,
+    EXACT_LOW,
+    HIGH,
+    HIGHEST,
+    INVERSE,
+    LARGEST,
+    LOW,
+    LOWEST,
+    N_LOST,
+    N_MET,
+    NUMBER,
+    OF_POWER,
+    SCALE,
+    SEGMENTS,
+    SHARE,
+    SMALL,
+    fit_lanes,
+    fit_short_lanes,
+    least_lanes,
+    meet_bfloat16_lanes,
+    meet_float16_lanes,
+    meet_float32_lanes,
+)
 from .rounding_bounds import float_from, float_to, half_unit, rounded_from, shortest_between
 
 N_FACTORS_TRIED, _N_TRIED_LATER = 16, 8  #: factors that the smallest value may have, and others
@@ -38,6 +65,11 @@ _N_LOOKED_AT = 64  #: values that the smallest is one of
 _ERROR = 2.0**-21  #: of ratios as float32, as a share of them; more than the rounding of values of float32
 _BY_CHANCE = 2  #: values of a type of 16 bits that fit a finer scale, and are no products
 _MUCH_FINER = 8  #: a scale than the one before, if the smallest value may be no product
+_N_FITTED = 16  #: values of segments that are searched at once which a factor is held against
+_FEW_LEFT = 2  #: of these segments: for so few, no more is tried at once
+#: Of these, one in so many values may contradict a scale that is far finer than the one before; if more do, it may be
+#: so much finer.
+_FEW, _CLEARLY_FEW, _FINER = 6, 20, 2
 _N_NARROWED = 3  #: how many scales are narrowed by all values
 #: The ratios below which bounds of bfloat16 tell one factor from the next; and fewer, if some values contradict each
 #: other.
@@ -152,6 +184,169 @@ def _scale_between(low, high, dtype_code):
     #     31 30 ...... 23 22 ......... 8 7 .... 0
     #      s  exponent    mantissa, kept  + 0x80, half of what is cut off: rounded to the nearest
     return U32(U32(bits + U32(0x80)) & U32(0xFFFFFF00)) if dtype_code == BFLOAT16 else bits
+
+
+@kernel
+def _meet_lanes(columns, n, limit, last, dtype_code, lanes, bounds):
+    """Hold the first ``n`` values of 16 segments against the bounds of their scales, LOW and HIGH, which LOWEST and
+    HIGHEST then are within; see :func:`_meet`."""
+    most = _bits(np.float64(last))
+    if dtype_code == FLOAT32:
+        meet_float32_lanes(columns, 0, n, _bits(limit), most, lanes, 0, bounds, 0)
+        return
+    exact_low, exact_high = (
+        subarray(bounds, EXACT_LOW * SEGMENTS, SEGMENTS),
+        subarray(bounds, EXACT_HIGH * SEGMENTS, SEGMENTS),
+    )
+    low, high = subarray(bounds, LOW * SEGMENTS, SEGMENTS), subarray(bounds, HIGH * SEGMENTS, SEGMENTS)
+    lowest, highest = subarray(bounds, LOWEST * SEGMENTS, SEGMENTS), subarray(bounds, HIGHEST * SEGMENTS, SEGMENTS)
+    for j in range(SEGMENTS):  # rounded away from what is between them, as in _meet
+        exact_low[j], exact_high[j] = low[j], high[j]
+        low[j], high[j] = float_to(low[j]), float_from(high[j])
+    if dtype_code == BFLOAT16:
+        meet_bfloat16_lanes(columns, 0, n, _bits(limit), most, lanes, 0, bounds, 0)
+    else:
+        meet_float16_lanes(columns, 0, n, _bits(limit), most, lanes, 0, bounds, 0)
+    for j in range(SEGMENTS):
+        low[j], high[j] = exact_low[j], exact_high[j]
+        lowest[j], highest[j] = max(lowest[j], low[j]), min(highest[j], high[j])
+
+
+@kernel
+def scales_of_small(columns, n, before, last, dtype_code, lanes, bounds, work):
+    """Find the scales of 16 segments at once, in the way in which most are found: by the first factor of the smallest
+    value that fits, and with which few values contradict the scale.
+
+    Args:
+        columns: float32[n * SEGMENTS], the magnitudes: value i of all segments, then value i + 1.
+        n: Number of values of a segment, a multiple of SEGMENTS.
+        before: Bits of the scale of the segment before.
+        last: The largest integer that a value may be of the scale.
+        dtype_code: The type of the values.
+        lanes: uint32[N_ROWS * SEGMENTS]; in SCALE, the result: bits of scales, 0 where it takes :func:`scale_of_small`.
+        bounds: float64[N_BOUNDS * SEGMENTS], scratch.
+        work: int64[1], to which it is added how many values were held against bounds or a factor.
+    """
+    scales, numbers = subarray(lanes, SCALE * SEGMENTS, SEGMENTS), subarray(lanes, NUMBER * SEGMENTS, SEGMENTS)
+    n_met, n_lost = subarray(lanes, N_MET * SEGMENTS, SEGMENTS), subarray(lanes, N_LOST * SEGMENTS, SEGMENTS)
+    low, high = subarray(bounds, LOW * SEGMENTS, SEGMENTS), subarray(bounds, HIGH * SEGMENTS, SEGMENTS)
+    lowest, highest = subarray(bounds, LOWEST * SEGMENTS, SEGMENTS), subarray(bounds, HIGHEST * SEGMENTS, SEGMENTS)
+    least_lanes(columns, 0, min(n, _N_LOOKED_AT), lanes, 0)
+    _fit_lanes(columns, min(n, _N_FITTED), last, dtype_code, lanes, bounds, work)
+    _narrow_lanes(columns, n, last, dtype_code, lanes, bounds, work)
+    n_open = 0
+    for j in range(SEGMENTS):
+        fits = numbers[j] != 0 and n_lost[j] * _FEW <= n_met[j]
+        scales[j] = _scale_between(lowest[j], highest[j], dtype_code) if fits else U32(0)
+        # A finer scale fits more values by chance.
+        finer = np.float32(_MUCH_FINER if n_lost[j] * _CLEARLY_FEW <= n_met[j] else _FINER)
+        scales[j] = scales[j] if float_from_bits(scales[j]) * finer >= float_from_bits(before) else U32(0)
+        numbers[j] = U32(1) if fits and lowest[j] > highest[j] else U32(0)
+        n_open += I64(numbers[j])
+    if n_open <= _FEW_LEFT:
+        return
+    # Of many values, some are no products, and yet fit: those of small factors first, then part by part, as _narrowed
+    # does.
+    _meet_lanes(columns, n, _LOW_LIMIT, last, dtype_code, lanes, bounds)
+    _narrow_open_lanes(numbers, bounds)
+    _meet_lanes(columns, n, np.inf, last, dtype_code, lanes, bounds)
+    work[0] += 2 * SEGMENTS * n
+    n_open = 0
+    for j in range(SEGMENTS):
+        n_open += I64((numbers[j] != 0) & (lowest[j] > highest[j]))
+    _narrow_open_lanes(numbers, bounds)
+    if n_open > _FEW_LEFT:
+        for first in range(0, n, AT_ONCE):
+            count = min(n - first, AT_ONCE)
+            part = subarray(columns, first * SEGMENTS, count * SEGMENTS)
+            _meet_lanes(part, count, np.inf, last, dtype_code, lanes, bounds)
+            _narrow_open_lanes(numbers, bounds)
+        work[0] += SEGMENTS * n
+    for j in range(SEGMENTS):
+        if numbers[j] and (lowest[j] <= highest[j] or n_open > _FEW_LEFT):
+            bits = _scale_between(low[j], high[j], dtype_code)
+            scales[j] = bits if float_from_bits(bits) * np.float32(_FINER) >= float_from_bits(before) else U32(0)
+
+
+@kernel
+def _narrow_open_lanes(numbers, bounds):
+    """Make of the bounds of scales, LOW and HIGH, those that values leave, LOWEST and HIGHEST, where they leave any and
+    ``numbers`` are not 0."""
+    low, high = subarray(bounds, LOW * SEGMENTS, SEGMENTS), subarray(bounds, HIGH * SEGMENTS, SEGMENTS)
+    lowest, highest = subarray(bounds, LOWEST * SEGMENTS, SEGMENTS), subarray(bounds, HIGHEST * SEGMENTS, SEGMENTS)
+    for j in range(SEGMENTS):
+        narrows = (numbers[j] != 0) & (lowest[j] <= highest[j])
+        least, most = lowest[j] if narrows else low[j], highest[j] if narrows else high[j]
+        low[j], high[j] = least, most
+
+
+@kernel
+def _fit_lanes(columns, n, last, dtype_code, lanes, bounds, work):
+    """Find factors that the smallest values of 16 segments, SMALL, may have, and write the bounds that these give
+    scales, LOW and HIGH; other arguments as of :func:`scales_of_small`."""
+    share, most = 0.0 if dtype_code == FLOAT32 else half_unit(dtype_code), _bits(np.float64(last) + 0.5)
+    low, high = subarray(bounds, LOW * SEGMENTS, SEGMENTS), subarray(bounds, HIGH * SEGMENTS, SEGMENTS)
+    numbers = subarray(lanes, NUMBER * SEGMENTS, SEGMENTS)
+    for j in range(SEGMENTS):
+        bits = U32(lanes[SMALL * SEGMENTS + j])
+        base = np.float64(float_from_bits(bits)) if bits else 1.0
+        inverse, (lowest, highest) = 1.0 / base, rounded_from(base, dtype_code)
+        lanes[INVERSE * SEGMENTS + j] = bits_of_float(np.float32(inverse)) if bits else U32(0)
+        lanes[SHARE * SEGMENTS + j] = bits_of_float(
+            np.float32((highest - base) * inverse + _ERROR if share else _ERROR)
+        )
+        lanes[OF_POWER * SEGMENTS + j] = bits_of_float(np.float32(share * inverse))
+        numbers[j] = U32(0)
+        low[j], high[j] = lowest, highest
+    for number in range(1, 1 + N_FACTORS_TRIED, TRIED_AT_ONCE):
+        if dtype_code == FLOAT32:
+            fit_lanes(columns, 0, n, _bits(number), most, lanes, 0)
+        else:
+            fit_short_lanes(columns, 0, n, _bits(number), most, lanes, 0)
+        work[0] += SEGMENTS * n * TRIED_AT_ONCE
+        n_left = 0
+        for j in range(SEGMENTS):
+            n_left += I64(numbers[j] == 0)
+        if n_left <= _FEW_LEFT:
+            break
+    for j in range(SEGMENTS):
+        number = float_from_bits(numbers[j])
+        part = 1.0 / np.float64(number if number > 0 else np.float32(1))
+        low[j], high[j] = low[j] * part, high[j] * part
+
+
+@kernel
+def _narrow_lanes(columns, n, last, dtype_code, lanes, bounds, work):
+    """Narrow the bounds of 16 scales, LOW and HIGH, by all values; arguments as of :func:`scales_of_small`."""
+    if dtype_code == BFLOAT16:
+        _meet_lanes(columns, min(n, AT_ONCE), _LIMIT, last, dtype_code, lanes, bounds)
+        work[0] += SEGMENTS * min(n, AT_ONCE)
+        for j in range(SEGMENTS):
+            lowest, highest = bounds[LOWEST * SEGMENTS + j], bounds[HIGHEST * SEGMENTS + j]
+            narrows = lowest <= highest
+            bounds[LOW * SEGMENTS + j] = lowest if narrows else bounds[LOW * SEGMENTS + j]
+            bounds[HIGH * SEGMENTS + j] = highest if narrows else bounds[HIGH * SEGMENTS + j]
+    _meet_lanes(columns, n, np.inf, last, dtype_code, lanes, bounds)
+    work[0] += SEGMENTS * n
+
+
+@kernel
+def scales_of_largest(columns, n, factor, last, dtype_code, lanes, bounds, work):
+    """Find the scales of 16 segments at once whose largest values, LARGEST, have a factor that is known, as
+    :func:`scale_of_largest` does; return in how many any value contradicts it. Arguments as of :func:`scales_of_small`.
+    """
+    for j in range(SEGMENTS):
+        bits, part = U32(lanes[LARGEST * SEGMENTS + j]), 1.0 / factor
+        low, high = rounded_from(np.float64(float_from_bits(bits)) if bits else 1.0, dtype_code)
+        bounds[LOW * SEGMENTS + j], bounds[HIGH * SEGMENTS + j] = low * part, high * part
+    _narrow_lanes(columns, n, last, dtype_code, lanes, bounds, work)
+    n_left = 0
+    for j in range(SEGMENTS):
+        lowest, highest = bounds[LOWEST * SEGMENTS + j], bounds[HIGHEST * SEGMENTS + j]
+        fits = lanes[LARGEST * SEGMENTS + j] != 0 and lanes[N_LOST * SEGMENTS + j] == 0
+        lanes[SCALE * SEGMENTS + j] = _scale_between(lowest, highest, dtype_code) if fits else U32(0)
+        n_left += I64(lanes[SCALE * SEGMENTS + j] == 0)
+    return n_left
 
 
 @kernel
