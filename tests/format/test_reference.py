@@ -141,8 +141,9 @@ def indexed_corpus() -> tuple[Built, ...]:
             kinds=ANY_KIND_OR_INDEXED if seed % 3 == 0 else ["indexed"],
             named=seed % 4 == 0,
             spare_bits=seed % 2 == 0,
+            with_offsets=seed >= 72,
         )
-        for seed in range(72)
+        for seed in range(120)
     )
 
 
