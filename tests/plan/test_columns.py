@@ -45,3 +45,19 @@ def test_matrices_with_the_same_scales_share_their_references():
     rng = np.random.default_rng(2)
     values = rng.standard_normal((32, 64, 256)) * np.exp2(3 * rng.standard_normal(256))
     assert size("float32", values) <= 1.001 * size("float32", values.reshape(-1, 256))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spread", [1.0, 1.5])
+def test_column_references_that_pay_with_the_usual_head_alone_are_not_taken_with_others(dtype, spread):
+    """Outputs of SiLU: a head with sign and mantissa bits says more than a column does."""
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((256, 256)) + spread * rng.standard_normal(256)
+    outputs = (inputs / (1 + np.exp(-inputs))).astype(np.float32).view(np.uint32)
+    values = (outputs >> 16).astype(np.uint16) if dtype == "bfloat16" else outputs
+
+    def frame_bytes(**options: bool) -> int:
+        return len(gcodec.encode(values, dtype=dtype, options=gcodec.EncoderOptions(**options)))
+
+    assert frame_bytes(wide_heads=False) < frame_bytes(wide_heads=False, columns=False)
+    assert frame_bytes() <= frame_bytes(columns=False)
