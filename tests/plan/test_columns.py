@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -56,7 +58,7 @@ def test_column_references_that_pay_with_the_usual_head_alone_are_not_taken_with
     outputs = (inputs / (1 + np.exp(-inputs))).astype(np.float32).view(np.uint32)
     values = (outputs >> 16).astype(np.uint16) if dtype == "bfloat16" else outputs
 
-    def frame_bytes(**options: bool) -> int:
+    def frame_bytes(**options: Any) -> int:
         return len(gcodec.encode(values, dtype=dtype, options=gcodec.EncoderOptions(**options)))
 
     assert frame_bytes(wide_heads=False) < frame_bytes(wide_heads=False, columns=False)
