@@ -6,9 +6,9 @@ float32, which says all about the former. And folders of models hold a model in 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -100,6 +100,20 @@ class CastOf(NamedTuple):
         return BaseBytes(f"segment {self.place[1]}", self.place[1], 0, None, read_cast, is_held=True)
 
 
+class _UnseenFile(NamedTuple):
+    """A file with segments of float32 that nothing was compared with yet.
+
+    Attributes:
+        file: reads it again.
+        sizes: bytes of casts of its segments.
+        wide: the segments, each with the bytes of a cast of it.
+    """
+
+    file: EarlierFile
+    sizes: set[int]
+    wide: list[tuple[CastOf, int]]
+
+
 class CastSources:
     """The segments of float32 in the files of an archive, of which segments of 16 bits may be casts.
 
@@ -108,7 +122,7 @@ class CastSources:
 
     def __init__(self) -> None:
         self._known = dict[_Likeness, CastOf]()
-        self._unseen = list[tuple[set[int], list[tuple[CastOf, int]]]]()  #: files nothing was compared with yet
+        self._unseen = list[_UnseenFile]()
 
     def add(self, plan: FilePlan, number: int) -> None:
         """Note the segments of a file that is in the archive, if it can be read again once it is closed.
@@ -119,9 +133,9 @@ class CastSources:
         """
         source = plan.source
         if isinstance(source, FileSource) and source.path is not None and source.descriptor is not None:
-            found = _wide(plan, number, EarlierFile(source.path, FileState.of(source.descriptor)))
-            if found:
-                self._unseen.append(({size for _, size in found}, found))
+            file = EarlierFile(source.path, FileState.of(source.descriptor))
+            if found := _wide(plan, number, file):
+                self._unseen.append(_UnseenFile(file, {size for _, size in found}, found))
 
     def find(self, plan: FilePlan, number: int, without: Collection[int] = ()) -> dict[int, CastOf]:
         """Return the segments of a file that look like casts of others, in the same file or an earlier one.
@@ -139,11 +153,12 @@ class CastSources:
             return {}
         sizes = {plan.segments[at].stop - plan.segments[at].start for at in narrow}
         here = dict[_Likeness, CastOf]()
-        _note(here, _wide(plan, number, plan.source, without), sizes)
-        for file in [file for file in self._unseen if file[0] & sizes]:
-            self._unseen.remove(file)
-            with suppress(OSError, GcodecError):  # it is gone, or is another file now
-                _note(self._known, file[1], file[0])
+        _note(here, plan.source, _wide(plan, number, plan.source, without), sizes)
+        seen = [file for file in self._unseen if file.sizes & sizes]
+        self._unseen = [file for file in self._unseen if not file.sizes & sizes]
+        for unseen in seen:
+            with suppress(OSError, GcodecError), closing(unseen.file.open()) as source:  # unless it is gone by now
+                _note(self._known, source, unseen.wide, unseen.sizes)
         found = dict[int, CastOf]()
         for at in narrow:
             segment = plan.segments[at]
@@ -175,14 +190,27 @@ def casts_last(members: Sequence[_Member], file_of: Callable[[_Member], Path | N
             if file is not None:
                 places.setdefault(file.parent, []).append((file.stat().st_size, place))
     for files in places.values():
-        files.sort()
-        for size, place in files:
-            first = bisect_left(files, (int(size / 2 * (1 - _HEADERS)), 0))
-            stop = bisect_left(files, (int(size / 2 * (1 + _HEADERS)) + 1, 0))
-            halves = [half for _, half in files[first:stop] if half < place]
-            if halves and size > 2 * MAX_SMALL:  # smaller tensors are no casts, as they are put together
-                order[place] = min(halves), 0
+        for place, half in _first_halves(sorted(files)):
+            order[place] = half, 0
     return [members[place] for place in sorted(range(len(members)), key=lambda place: order[place])]
+
+
+def _first_halves(files: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the places of files before which there is one of half the size, each with the first place of such a one;
+    ``files``: sizes and places, rising."""
+    # Sizes rise, and so do the bounds of their halves: what lies between them is a window that moves on. Of it, only
+    # files are kept behind which none has an earlier place.
+    window, following = deque[tuple[int, int]](), 0
+    for size, place in files:
+        while following < len(files) and files[following][0] <= size / 2 * (1 + _HEADERS):
+            while window and window[-1][1] > files[following][1]:
+                window.pop()
+            window.append(files[following])
+            following += 1
+        while window and window[0][0] < size / 2 * (1 - _HEADERS):
+            window.popleft()
+        if window and window[0][1] < place and size > 2 * MAX_SMALL:  # smaller tensors are put together
+            yield place, window[0][1]
 
 
 def _at_hand(plan: FilePlan, dtypes: Collection[str], without: Collection[int]) -> list[int]:
@@ -204,11 +232,13 @@ def _wide(
     return [(CastOf((file, at), each.start, source), (each.stop - each.start) // 2) for at, each in segments]
 
 
-def _note(known: dict[_Likeness, CastOf], wide: Sequence[tuple[CastOf, int]], sizes: Collection[int]) -> None:
-    """Add segments of float32 to those that are known, by samples of their casts of some sizes in bytes."""
+def _note(
+    known: dict[_Likeness, CastOf], source: ByteSource, wide: Sequence[tuple[CastOf, int]], sizes: Collection[int]
+) -> None:
+    """Add segments of float32 in a source to those that are known, by samples of their casts of some sizes in bytes."""
     for of, size in wide:
         if size in sizes:
-            sample = _sample(of.file, of.start, size // 2, 4)
+            sample = _sample(source, of.start, size // 2, 4)
             for dtype, cast in CASTS.items():
                 known.setdefault(_likeness(dtype, size, cast(sample)), of)
 
@@ -218,7 +248,7 @@ def _likeness(dtype: str, size: int, sample: Bytes) -> _Likeness:
     return dtype, size, xxhash.xxh3_64_intdigest(sample.data)
 
 
-def _sample(source: ByteSource | EarlierFile, start: int, n_values: int, item_bytes: int) -> Bytes:
+def _sample(source: ByteSource, start: int, n_values: int, item_bytes: int) -> Bytes:
     """Return some values from the beginning, the middle and the end of a segment."""
     places = 0, (n_values - _SAMPLED) // 2, n_values - _SAMPLED
     starts = [start + item_bytes * place for place in places]

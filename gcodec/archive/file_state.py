@@ -68,12 +68,16 @@ class EarlierFile(NamedTuple):
         if change := self.change:
             raise GcodecError(f"{self.path}: {change} while other files were compressed against it; try again")
 
-    def read(self, start: int, stop: int) -> Bytes:
-        """Return bytes ``start`` to ``stop``; safe from several threads.
+    def open(self) -> FileSource:
+        """Return the file's bytes, to be closed.
 
         Raises:
             GcodecError, OSError: the file has changed, or cannot be read.
         """
         self.check()
-        with closing(FileSource(open_regular(self.path))) as source:
+        return FileSource(open_regular(self.path))
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return bytes ``start`` to ``stop``; safe from several threads. Raises as :meth:`open` does."""
+        with closing(self.open()) as source:
             return source.read(start, stop)

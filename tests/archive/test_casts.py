@@ -13,8 +13,9 @@ import pytest
 
 import gcodec
 from gcodec.archive import ArchiveReader
-from gcodec.archive.cast_segments import CASTS, casts_last
+from gcodec.archive.cast_segments import CASTS, _first_halves, casts_last
 from gcodec.archive.layout import STORED
+from gcodec.archive.tensor_groups import MAX_SMALL
 from gcodec.archive.whole_files import add_file
 from gcodec.archive.writer import ArchiveWriter
 from gcodec.cli import main
@@ -167,6 +168,20 @@ def test_files_of_casts_come_after_those_that_they_may_be_of(tmp_path):
         path.write_bytes(bytes(size))
     found = [path.name for path in casts_last([None, *files], lambda path: path) if path]
     assert found == ["b", "d", "a", "e", "c", "f", "g", "i", "h", "gone"]
+
+
+def test_the_first_file_of_half_the_size_is_the_one_that_comparing_all_pairs_finds():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        sizes = rng.choice(
+            [200_000, 205_000, 400_000, 410_000, 790_000, *rng.integers(10, 900_000, 8)], rng.integers(30)
+        )
+        expected = {}
+        for place, size in enumerate(sizes.tolist()):
+            halves = [k for k, half in enumerate(sizes[:place].tolist()) if 0.95 * size <= 2 * half <= 1.05 * size]
+            if halves and size > 2 * MAX_SMALL:
+                expected[place] = halves[0]
+        assert dict(_first_halves(sorted((size, place) for place, size in enumerate(sizes.tolist())))) == expected
 
 
 def test_what_a_cast_is_of_that_changes_meanwhile_is_an_error_and_leaves_no_archive(tmp_path):
