@@ -226,7 +226,7 @@ struct WholeEncoder : StreamsShared {
         //
         //     of the lane       bbbb aaaa | dddd cccc
         //     of the slot   a... | bbba | cccb | ..dd                as from byte 3 of a word on
-        constexpr u32 N = LANE_VALUES * (sizeof(V) == 4 ? 3 : 1) / 4, TURNS = N;
+        constexpr u32 N = LANE_VALUES * (sizeof(V) == 4 ? 3 : 1) / 4;   // words of a lane's items
         u32 words[N], shift = begin.x * 8;
         pack_items(values, words, (const V *)0);
         u32 last = words[N - 1], before = __shfl_up_sync(ALL, last, 1);
@@ -241,7 +241,7 @@ struct WholeEncoder : StreamsShared {
         u64 sum = bring_out(source, codes, begin.y * 8, (begin.y + bytes) * 8);
         bool is_part = begin.x & 3;     // the first word has bytes of what lies before, and the last bytes go to one more
 #pragma unroll
-        for (u32 k = 0; k < TURNS; k++, i += 32, multiplier += 32 * MULTIPLIER) {
+        for (u32 k = 0; k < N; k++, i += 32, multiplier += 32 * MULTIPLIER) {
             u32 word = packed[lane + 32 * k];
             if (k == 0 && lane == 0 && is_part) {
                 sum += source.add(i, word);
