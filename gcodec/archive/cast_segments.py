@@ -90,6 +90,11 @@ class CastOf(NamedTuple):
     start: int
     file: ByteSource | EarlierFile
 
+    def check(self) -> None:
+        """Raise GcodecError if its file is an earlier one that has changed."""
+        if isinstance(self.file, EarlierFile):
+            self.file.check()
+
     def as_base(self, dtype: str) -> BaseBytes:
         """Return its values, cast to a type, as what a segment is coded against."""
         read, cast = self.file.read, CASTS[dtype]

@@ -27,7 +27,6 @@ from .chunks import OrderedHash, Packed, found_chunk, pack_chunk, pack_group, re
 from .encoding_policy import EncodingPolicy, Part
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry
 from .equal_segments import CopiesInFile, Copy, KnownSegments
-from .file_state import EarlierFile
 from .index import check_views, index_to_json
 from .layout import (
     MAX_INDEX,
@@ -330,8 +329,8 @@ class ArchiveWriter(AllOrNothing):
             entries.append(entry)
             crcs.update(dict.fromkeys(segment.crc_at, crc.value) if crc else {})
         next(results, None)  # ends the generators: an interrupt while they are collected would be lost
-        for file in {of.file for of in casts.values() if isinstance(of.file, EarlierFile)}:
-            file.check()
+        for of in casts.values():
+            of.check()
         return tuple(entries), crcs
 
     def _bases_of(self, plan: FilePlan, base: Base | None) -> list[BaseBytes | None]:
