@@ -22,7 +22,7 @@ FRAME_TESTS := tests/kernels/test_kernels.py tests/plan/test_prediction.py \
 	$(addprefix tests/codec/test_,codec.py predicted_rows.py streams.py encode.py wrong_arguments.py inspect.py)
 PORTABLE_TESTS := $(STEP_TESTS)
 PORTABLE_TYPES := float32 bfloat16 float16
-WITHOUT := or float16
+WITHOUT := or float16 or uint8 or uint16 or uint64
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
@@ -97,7 +97,7 @@ PTX := 12.4 12.8 13.0 13.5
 SCHEDULES := 1
 ifdef QUICK
 PTX := 13.5:90
-GPU_CHECKS := tests/gpu/test_instructions.py
+GPU_CHECKS := tests/gpu/test_instructions.py -k "sm_90 or not sm_"
 LAWS := places_of_any_alignment lossless ladders golden_frames statuses_that_are_read_late spoilt_patches histograms \
 	levels_by_the_rules hashes
 endif
@@ -177,17 +177,18 @@ clean:          ## remove what make and the tools made
 
 AND_COMPILING = $(if $(filter 0,$(GCODEC_COMPILE)),, and compiling the kernels that are used first)
 
-# pip would compile thousands of modules one after another, and most of them are never imported: tests of packages, what
-# comes with pip and torch's compiler. Those that are compile themselves when they first are. The modules of this tree
-# are compiled, too: tests start hundreds of processes, and where the environment forbids to keep bytecode, each of them
-# would take a second to compile what it imports.
+# pip would compile thousands of modules one after another, and most of them are never imported. Those that are compile
+# themselves when they first are; but tests start hundreds of processes, and where the environment forbids to keep
+# bytecode, each of them would take seconds to compile what it imports. There all modules are compiled, but for tests of
+# packages, and what comes with pip and torch's compiler.
 UNUSED := /(tests?|testing|_inductor|onnx|pip|setuptools|networkx|mypy|mypyc|pygments|fontTools)/
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("gcodec needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	@echo "installing into $(VENV)$(AND_COMPILING): a minute or two"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[dev]'
-	@$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib gcodec bench tests >/dev/null || true
+	@if [ -n "$$PYTHONDONTWRITEBYTECODE" ]; then \
+		$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib gcodec bench tests >/dev/null || true; fi
 	@touch $@
 
 # A venv of its own, for these libraries are large.

@@ -82,7 +82,16 @@ def test_a_unit_of_fsdp_on_devices_asks_for_as_little_as_a_bucket_of_two_ranks(r
 
 
 @pytest.mark.parametrize(
-    ("size", "n_values", "room"), [(2, 500, None), (3, 500, None), (3, 500, 8), (64, 64 * 64, None), (64, 100, None)]
+    ("size", "n_values", "room"),
+    [
+        (2, 500, None),
+        (3, 500, None),
+        (3, 500, 8),
+        (16, 16 * 64, None),
+        (16, 25, None),
+        pytest.param(64, 64 * 64, None, marks=pytest.mark.slow),
+        pytest.param(64, 100, None, marks=pytest.mark.slow),
+    ],
 )
 def test_an_all_reduce_among_many_ranks_sends_what_is_promised(size, n_values, room, monkeypatch):
     """Also where preludes have no room in a message, and are read from the frames."""
@@ -114,7 +123,9 @@ class CodecOfRank:
         return getattr(gpu if cases.OF_THREAD.counts is not None else CODEC, name)
 
 
-@pytest.mark.parametrize(("size", "how"), [(2, "queued"), (4, "alone"), (64, "queued")])
+@pytest.mark.parametrize(
+    ("size", "how"), [(2, "queued"), (4, "alone"), (16, "queued"), pytest.param(64, "queued", marks=pytest.mark.slow)]
+)
 def test_buckets_among_many_ranks_ask_for_as_much_as_those_among_few(size, how, monkeypatch):
     n_buckets = 2
     monkeypatch.setattr(gpu_coder, "gpu", CodecOfRank())

@@ -31,7 +31,7 @@ pytestmark = [
 Call = Callable[[], Any]
 
 #: The bytecodes that a law is tried at, drawn with a fixed seed; all of them with `make slow`.
-N_DRAWN = 60
+N_DRAWN = 30
 
 
 def test_the_steps_of_a_function_are_its_bytecodes_that_can_fail():

@@ -35,8 +35,8 @@ class Row(NamedTuple):
 
 
 TARGETS = {
-    "frames": Row("mutated frames", "frames", "Frames", 30, 4000),
-    "reference": Row("mutated frames, beside the reference decoder", "frames", "FramesBesideReference", 2, 500),
+    "frames": Row("mutated frames", "frames", "Frames", 30, 2500),
+    "reference": Row("mutated frames, beside the reference decoder", "frames", "FramesBesideReference", 2, 250),
     "archives": Row("archives, index changed and sealed again: restored and loaded", "containers", "Archives", 3, 1000),
     "indexes": Row("archives, index changed and sealed again: listed", "containers", "ArchiveIndexes", 12, 2500),
     "messages": Row("messages of an all-reduce", "messages", "Messages", 10, 2500, True),
@@ -51,7 +51,7 @@ TARGETS = {
         "names",
         "Names",
         0.3,
-        120,
+        60,
         held="what the documentation says, or a GcodecError",
     ),
     "series": Row(
@@ -59,7 +59,7 @@ TARGETS = {
         "series",
         "Series",
         0.1,
-        30,
+        20,
         True,
         held="every version right; a GcodecError only where its files were tampered with",
     ),
@@ -68,7 +68,7 @@ TARGETS = {
         "stores",
         "Stores",
         0.1,
-        40,
+        20,
         True,
         held="the earlier file or the new one; errors name the URL",
     ),
@@ -82,7 +82,7 @@ TARGETS = {
         "found_values",
         "FoundValues",
         0.3,
-        120,
+        60,
         held="the same bytes; of a damaged archive those or Corruption",
     ),
     "stored": Row(
@@ -99,7 +99,7 @@ TARGETS = {
         "command_lines",
         "CommandLines",
         0.1,
-        100,
+        60,
         held="every error one line that names the file",
     ),
 }

@@ -1,4 +1,4 @@
-"""Half a minute of the fuzzer (``make fuzz``), the same cases in each run, and every case that ever found something."""
+"""A quarter of a minute of the fuzzer (``make fuzz``), the same cases in each run, and every case that ever found something."""
 
 from __future__ import annotations
 

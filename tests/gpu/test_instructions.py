@@ -13,6 +13,8 @@ from gcodec import Unsupported
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.kernels.cuda.native import PATCH_KERNELS
 
+EACH_ARCHITECTURE = pytest.mark.parametrize("capability", counting.ARCHITECTURES, ids="sm_{0[0]}{0[1]}".format)
+
 
 def assert_within_limits(row: dict[str, Any]) -> None:
     kind = row["kernel"].rpartition("_")[0]
@@ -22,7 +24,7 @@ def assert_within_limits(row: dict[str, Any]) -> None:
     assert int(row["shared_bytes"]) <= 48 << 10, row
 
 
-@pytest.mark.parametrize("capability", counting.ARCHITECTURES)
+@EACH_ARCHITECTURE
 def test_kernels_keep_to_the_limits(capability: tuple[int, int]) -> None:
     try:
         rows = list(counting.measure(counting.COUNTED, capability))
@@ -33,7 +35,7 @@ def test_kernels_keep_to_the_limits(capability: tuple[int, int]) -> None:
         assert_within_limits(dict(zip(counting.COLUMNS, row, strict=True)))
 
 
-@pytest.mark.parametrize("capability", counting.ARCHITECTURES)
+@EACH_ARCHITECTURE
 def test_kernels_of_patches_and_hashes_spill_nothing(capability: tuple[int, int]) -> None:
     try:
         found = list(counting.machine_code(PATCH_KERNELS, capability))
