@@ -47,7 +47,13 @@ class CompressedGroup(dist.ProcessGroup):
         size: the number of ranks.
         options: how to compress.
         name: the name under which the backend is registered.
+
+    Attributes:
+        own_store: the store of a group that torch.distributed does not know, from :meth:`made_by_hand` until it ends;
+            None for others.
     """
+
+    own_store: Store | None = None
 
     def __init__(self, store: Store, rank: int, size: int, options: GroupOptions, name: str) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the constructor for Python groups, not in the stubs
@@ -66,6 +72,22 @@ class CompressedGroup(dist.ProcessGroup):
             adopt_nccl([self, self.inner], torch.device("cuda"), nccl)
         if size > 1 and not has_device:  # else tensors may all be there: the first one in CPU memory compiles
             self._collectives.precompile(torch.float32)
+
+    @classmethod
+    def made_by_hand(cls, store: Store, rank: int, size: int, options: GroupOptions, name: str) -> CompressedGroup:
+        """Return a group that torch.distributed does not know, for a library that makes groups itself.
+
+        Args:
+            store: a part of a store that no other group uses.
+            rank: as for the class.
+            size: as for the class.
+            options: as for the class.
+            name: as for the class.
+        """
+        _check_version()
+        group = cls(store, rank, size, options, name)
+        group.own_store = PrefixStore("lane/", store)
+        return group
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the name under which the backend is registered."""
@@ -113,7 +135,14 @@ class CompressedGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """End the lane and the connections. ``destroy_process_group`` calls it."""
         close_lanes(self)
+        self.own_store = None
         self.inner.shutdown()
+
+    def abort(self) -> None:
+        """End the lane and the connections, and wait for no other rank: what is under way ends in errors."""
+        close_lanes(self, 0.0)
+        self.own_store = None
+        self.inner.abort()
 
     def _all_reduce(self, name: str, tensors: Any, *arguments: Any, **options: Any) -> Work:
         listed = _as_list(tensors)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 import gcodec.distributed as gd
 from tests.distributed.rank_basics import Net, crc
@@ -139,11 +140,54 @@ def train(
         prepared.zero_grad()
 
 
+def zero_0() -> tuple[Net, float]:
+    """DeepSpeed, which all-reduces gradients."""
+    return deepspeed(0)
+
+
+def zero_1() -> tuple[Net, float]:
+    """DeepSpeed, which shards the optimizer's state."""
+    return deepspeed(1)
+
+
+def zero_2() -> tuple[Net, float]:
+    """DeepSpeed, which shards gradients, too."""
+    return deepspeed(2)
+
+
+def zero_3() -> tuple[Net, float]:
+    """DeepSpeed, which shards parameters, too: gradients are reduced and scattered."""
+    return deepspeed(3)
+
+
+def deepspeed(stage: int) -> tuple[Net, float]:
+    """Trains with DeepSpeed on the process group."""
+    import deepspeed
+
+    gd.register_backend("gcodec", gd.GroupOptions(bypass=None))
+    deepspeed.init_distributed(dist_backend="gcodec", verbose=False)
+    config = {
+        "train_micro_batch_size_per_gpu": 16,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "zero_optimization": {"stage": stage},
+    }
+    net = Net()
+    engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config)
+    for x, y in batches():
+        engine.backward(torch.nn.functional.cross_entropy(engine(x), y))
+        engine.step()
+    if stage == 3:
+        with deepspeed.zero.GatheredParameters(list(net.parameters())):
+            whole = Net()
+            whole.load_state_dict(net.state_dict())
+        net = whole
+    return net, counted()
+
+
 def counted() -> float:
-    """Return the number of compressed collectives of the world's group."""
-    group = dist.group.WORLD
-    assert isinstance(group, gd.CompressedGroup)
-    return group.stats()["calls"]
+    """Return the number of compressed collectives of all groups."""
+    groups = [group for group in distributed_c10d._world.pg_map if isinstance(group, gd.CompressedGroup)]
+    return sum(group.stats()["calls"] for group in groups)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,32 @@ from itertools import pairwise
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed.reduction import coder
+from gcodec.distributed.transport.lane import lane_of
 from tests.distributed.group_cases import LARGE, terms
-from tests.distributed.rank_basics import Net, batch_of, crc, dense_sum, rank, sabotage, size, slowed, values_at
+from tests.distributed.rank_basics import (
+    Net,
+    batch_of,
+    crc,
+    dense_sum,
+    rank,
+    sabotage,
+    same_bits,
+    size,
+    slowed,
+    values_at,
+)
 
 # ------------------------------------------------------------------------------------------------------------ Training
 
@@ -181,3 +195,30 @@ def ended() -> None:
     total = torch.ones(LARGE)
     dist.all_reduce(total)
     assert torch.equal(total, torch.full((LARGE,), float(all_of_them)))
+
+
+# --------------------------------------------------------------------------------------------------- Groups by hand
+
+
+def by_hand(n_groups: int, silent: int | None) -> list[int]:
+    """Sum in one group after another that torch.distributed does not know, in a process that it may never have been
+    initialized in, and return checksums. A silent rank takes no part in the first group's second sum."""
+    store, checksums = distributed_c10d._get_default_store(), []
+    for number in range(n_groups):
+        options = gd.GroupOptions(bypass=None, timeout=timedelta(seconds=2 if silent is not None else 60))
+        part = PrefixStore(f"by hand {silent} {number}/", store)
+        group = gd.CompressedGroup.made_by_hand(part, rank(), size(), options, "by-hand")
+        with mock.patch.object(dist, "is_initialized", return_value=False):
+            brought = terms(LARGE + number)
+            tensor = brought[rank()].clone()
+            group.allreduce([tensor], dist.AllreduceOptions()).wait()
+            assert same_bits(tensor, dense_sum(brought, False))
+            assert group.stats()["calls"] == (size() > 1)
+            checksums.append(crc([tensor]))
+            if number == 0 and silent is not None and rank() != silent:
+                with pytest.raises(gcodec.PeerError):
+                    group.allreduce([tensor], dist.AllreduceOptions()).wait()
+        group.abort()
+        with pytest.raises(gcodec.InvalidArgument):
+            lane_of(group)
+    return checksums

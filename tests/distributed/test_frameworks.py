@@ -1,4 +1,4 @@
-"""The recipes for Lightning and Accelerate train, where these are installed."""
+"""The recipes for Lightning, Accelerate and DeepSpeed train, where these are installed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ pytest.importorskip("torch")
         ("pytorch_lightning", "lightning_argument"),
         ("accelerate", "accelerate_backend"),
         ("accelerate", "accelerate_hook"),
+        ("deepspeed", "zero_0"),
+        ("deepspeed", "zero_1"),
+        ("deepspeed", "zero_2"),
+        ("deepspeed", "zero_3"),
     ],
 )
 def test_recipes_of_frameworks_train_replicas_that_stay_the_same(package, recipe):

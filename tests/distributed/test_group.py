@@ -77,6 +77,12 @@ def test_compressed_and_plain_collectives_interleave(ranks):
     agreed(ranks.run(cases.interleaved, rounds=8))
 
 
+@pytest.mark.parametrize("silent", [None, 1])
+def test_groups_that_torch_does_not_know_sum_and_make_room_for_the_next(ranks, silent):
+    """As torchft has one after another, whatever becomes of ranks."""
+    agreed(ranks.run(run_cases.by_hand, n_groups=3, silent=silent if ranks.size > 1 else None))
+
+
 #: One rank sends nothing, in whatever form; it may join all the same.
 FORMS = [
     (size, options)

@@ -1,4 +1,4 @@
-"""A quarter of a minute of the fuzzer (``make fuzz``), the same cases in each run, and every case that ever found something."""
+"""Seconds of the fuzzer (``make fuzz``), the same cases in each run, and every case that ever found something."""
 
 from __future__ import annotations
 

@@ -343,12 +343,20 @@ def _timeout_of(parent: Any) -> timedelta:
 
 def _private_store(parent: dist.ProcessGroup, timeout: timedelta) -> Store:
     """Return a part of the parent's own store, for a group of the same ranks. Raises InvalidArgument, PeerError."""
-    if parent not in distributed_c10d._world.pg_map:
+    store = _store_of(parent)
+    if store is None:
         raise InvalidArgument("group must be one of torch.distributed's; this one is not, or has been destroyed")
     # Every private group needs keys of its own in the store, the same on all ranks. Names of groups are neither: torch
     # gives those of groups that have ended to others, and a rank knows only those of its own.
     prefix = f"gcodec-lane-{_shared_nonce(parent, timeout)}/"
-    return PrefixStore(prefix, distributed_c10d._get_process_group_store(parent))
+    return PrefixStore(prefix, store)
+
+
+def _store_of(parent: dist.ProcessGroup) -> Store | None:
+    """Return the store of a group that torch.distributed knows, or that has said which; None for others."""
+    if parent in distributed_c10d._world.pg_map:
+        return distributed_c10d._get_process_group_store(parent)
+    return getattr(parent, "own_store", None)
 
 
 def _shared_nonce(parent: dist.ProcessGroup, timeout: timedelta) -> int:
@@ -360,7 +368,7 @@ def _shared_nonce(parent: dist.ProcessGroup, timeout: timedelta) -> int:
     device = distributed_c10d._get_object_coll_device(parent)  # CUDA's for a group of NCCL
     nonce = torch.tensor([secrets.randbits(62)], device=device)
     if parent.size() > 1:
-        work = labeled("making a lane", lambda: dist.broadcast(nonce, group=parent, group_src=0, async_op=True))
+        work = labeled("making a lane", lambda: parent.broadcast(nonce, 0))
         labeled("making a lane", lambda: work.wait(timeout))
     return int(nonce.item())
 
@@ -405,9 +413,9 @@ def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = 
     Raises:
         InvalidArgument: torch.distributed is not initialized, or this process is not in the group.
     """
-    if not dist.is_initialized():
-        raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
     check_group_member(group)
+    if not dist.is_initialized() and (group is None or _store_of(group) is None):
+        raise InvalidArgument("torch.distributed is not initialized: call init_process_group first")
     parent: Any = dist.group.WORLD if group is None else group
     with _lock:
         for lane in _lanes:
@@ -470,8 +478,7 @@ def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None =
 
 def _close_orphans() -> None:
     """Close the lanes of destroyed groups, for which nobody waits."""
-    living = distributed_c10d._world.pg_map
-    for lane in [lane for lane in _lanes if lane.parent not in living]:
+    for lane in [lane for lane in _lanes if _store_of(lane.parent) is None]:
         _lanes.remove(lane)
         lane.close(0.0)
 

@@ -70,7 +70,12 @@ class LaneWork(Work):
             self._torch_future.add_done_callback(lambda _: ended.set())
             if not ended.wait(timeout.total_seconds()):
                 raise PeerError(f"the collective has not ended within {timeout.total_seconds():g} s")
-        self._torch_future.wait()
+        try:
+            self._torch_future.wait()
+        except RuntimeError:  # torch's, whose text has that of the job's error
+            if (error := self._error()) is not None:
+                raise error from None
+            raise
         return True
 
     def synchronize(self) -> None:

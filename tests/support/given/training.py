@@ -24,6 +24,7 @@ STAND_INS: dict[str, dict[str, Any]] = {
     "pytorch_lightning": {"Trainer": SimpleNamespace, "Callback": object},
     "pytorch_lightning.strategies": {"DDPStrategy": SimpleNamespace},
     "accelerate": {"Accelerator": SimpleNamespace},
+    "deepspeed": {"init_distributed": lambda **_: None, "initialize": lambda **_: (None, None)},
 }
 
 
@@ -63,6 +64,7 @@ def before_block(names: dict[str, Any], text: str) -> None:
         controller=GraVAC(TopK(0.1)),
         state=gcodec.distributed.CompressedAllreduce(),
         path="checkpoint.pt",
+        config={"train_micro_batch_size_per_gpu": 1},
         accelerator=SimpleNamespace(prepare=lambda model, optimizer: (ddp, optimizer)),
         mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("rep", "shard"))
         if "mesh[" in text
