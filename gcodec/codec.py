@@ -123,7 +123,8 @@ def encode(
             the difference is stored then, and decoding needs it again. That of a CUDA tensor lies on its device.
         options: How codebooks are made (``LITERAL_GCOMP``: all as in the paper).
         threads: Threads to use at most; by default all cores.
-        out: Writable uint8 array or buffer of at least ``max_encoded_size`` bytes, apart from the other arrays.
+        out: Writable uint8 array or buffer of at least ``max_encoded_size`` bytes, apart from the other arrays. What it
+            holds behind the frame may be overwritten, too.
         device: "cpu" to have the frame of a CUDA tensor as bytes all the same; a name, or a ``torch.device``.
 
     Returns:
