@@ -17,6 +17,7 @@ from ..files.elements import width
 from ..files.file_plan import FilePlan, TensorView
 from ..files.source import Bytes, join
 from .entries import FileEntry
+from .type_casts import BASE_CASTS, TypeCast
 
 #: Types whose frames may refer to a base.
 WITH_BASE = tuple(t.name for t in DTYPES)
@@ -31,7 +32,8 @@ class BaseBytes(NamedTuple):
     """The bytes that a segment is coded against: those of a base's segment, from ``offset`` on.
 
     ``hash`` of them, where it is known without reading them; ``is_held`` as for :class:`Base`; ``place``: the file and
-    segment, by number, where they are in the archive that is written, if they are.
+    segment, by number, where they are in the archive that is written, if they are; ``cast``: what is done to the values
+    there, if they are of another type.
     """
 
     name: str
@@ -41,10 +43,22 @@ class BaseBytes(NamedTuple):
     read_segment: Read
     is_held: bool = False
     place: tuple[int, int] | None = None
+    cast: TypeCast | None = None
 
     def read(self, start: int, stop: int) -> Bytes:
         """Bytes ``start`` to ``stop``; safe from several threads."""
+        if self.cast is not None:
+            return self.cast.read(self._read_as_stored, start, stop)
+        return self._read_as_stored(start, stop)
+
+    def _read_as_stored(self, start: int, stop: int) -> Bytes:
+        """Return bytes of the segment from ``offset`` on, of the type that they have there."""
         return self.read_segment(self.segment, self.offset + start, self.offset + stop)
+
+    def goes_on_in(self, other: BaseBytes, size: int) -> bool:
+        """Return True if what is behind the first ``size`` bytes here is where another begins."""
+        stored = size if self.cast is None else self.cast.n_bytes_of(size)
+        return (other.segment, other.offset, other.cast) == (self.segment, self.offset + stored, self.cast)
 
 
 class BaseSegment(NamedTuple):
@@ -134,6 +148,8 @@ class Base:
     ) -> BaseBytes | None:
         """Return what a segment of another file is coded against; None if nothing here fits it.
 
+        Tensors of its type are preferred to those of another type that are cast to it.
+
         Args:
             views: the tensors on the segment.
             size: of the segment, in bytes.
@@ -152,8 +168,8 @@ class Base:
             if joined is not None:
                 return joined
         alone = alone and len(self.tensors) == 1
-        for view in views:
-            other = self.tensors[0] if alone else self._by_name.get(view.name)
+        pairs = [(view, self.tensors[0] if alone else self._by_name.get(view.name)) for view in views]
+        for view, other in pairs:
             if other is None or not self._same_type(view, other, dtype, raw):
                 continue
             segment = self.segments[other.segment]
@@ -162,7 +178,25 @@ class Base:
             element = width(view.dtype) or 1
             if view.is_dense and other.is_dense and view.n_bytes == size == other.n_bytes:
                 return BaseBytes(self.name, other.segment, other.offset * element, None, self.read, self.is_held)
+        for view, other in pairs:
+            found = None if other is None else self._cast_of(other, view, size, dtype)
+            if found is not None:
+                return found
         return None
+
+    def _cast_of(self, other: TensorView, view: TensorView, size: int, dtype: str) -> BaseBytes | None:
+        """Return the values of a tensor here, cast to the type of another of so many bytes; None if they do not fit."""
+        segment = self.segments[other.segment]
+        cast = BASE_CASTS.get((other.dtype, view.dtype))
+        # Where this file is in the archive that is written, casts are found by what they are of: see cast_segments.py.
+        if cast is None or (segment.dtype, dtype) != (other.dtype, view.dtype) or self.number is not None:
+            return None
+        stored, offset = cast.n_bytes_of(size), 0
+        if segment.bytes != stored:
+            if not (view.is_dense and other.is_dense and view.n_bytes == size and other.n_bytes == stored):
+                return None
+            offset = other.offset * cast.of_bytes
+        return BaseBytes(self.name, other.segment, offset, None, self.read, self.is_held, cast=cast)
 
     def _bytes_end_to_end(self, views: Sequence[TensorView], dtype: str, raw: bool) -> BaseBytes | None:
         """Return the bytes of tensors of these names, end to end; None unless all of them are here and fit."""
@@ -173,13 +207,13 @@ class Base:
             if part is None:
                 return None
             # What lies end to end here, too, is read at once: each read of a base that has a base itself reads that.
-            if parts and (part.segment, part.offset) == (parts[-1].segment, parts[-1].offset + sizes[-1]):
+            if parts and parts[-1].goes_on_in(part, sizes[-1]):
                 sizes[-1] += size
             else:
                 parts.append(part)
                 sizes.append(size)
         first = self.segments[parts[0].segment]
-        if len(parts) == 1 and sizes[0] == first.bytes:
+        if len(parts) == 1 and parts[0].cast is None and sizes[0] == first.bytes:
             return parts[0]._replace(hash=first.hash)
         starts = [0, *accumulate(sizes)]
 

@@ -7,7 +7,7 @@ float32, which says all about the former. And folders of models hold a model in 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -21,6 +21,7 @@ from ..files.source import Bytes, ByteSource, FileSource
 from .base_tensors import BaseBytes
 from .file_state import EarlierFile, FileState
 from .tensor_groups import MAX_SMALL
+from .type_casts import CASTS
 
 #: Smaller segments are not looked at.
 MIN_BYTES = 1 << 12
@@ -32,49 +33,6 @@ _HEADERS = 0.05
 
 _Likeness = tuple[str, int, int]
 _Member = TypeVar("_Member")
-
-
-def to_bfloat16(data: Bytes) -> Bytes:
-    """Return float32 values as bfloat16, rounded to nearest, ties to even; NaN keeps its sign and upper bits, and is
-    quiet.
-
-    Args:
-        data: uint8[4n], the values.
-
-    Returns:
-        uint8[2n].
-    """
-    bits = data.view("<u4")
-    upper = bits >> np.uint32(16)
-    # Rounds up where what is cut off is above half, or is half and the last bit that stays is set.
-    rounded = (bits + (np.uint32(0x7FFF) + (upper & np.uint32(1)))) >> np.uint32(16)
-    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    if is_nan.any():
-        rounded = np.where(is_nan, upper | np.uint32(0x40), rounded)
-    return rounded.astype("<u2").view(np.uint8)
-
-
-def to_float16(data: Bytes) -> Bytes:
-    """Return float32 values as float16, rounded to nearest, ties to even; every NaN is 0x7E00 with its sign.
-
-    Args:
-        data: uint8[4n], the values.
-
-    Returns:
-        uint8[2n].
-    """
-    values = data.view("<f4")
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        rounded = values.astype("<f2")
-    is_nan = np.isnan(values)
-    if is_nan.any():
-        bits = rounded.view("<u2")
-        bits[is_nan] = 0x7E00 | (data.view("<u4")[is_nan] >> np.uint32(16) & np.uint32(0x8000)).astype("<u2")
-    return rounded.view(np.uint8)
-
-
-#: What casts float32 to each type.
-CASTS: Mapping[str, Callable[[Bytes], Bytes]] = {"bfloat16": to_bfloat16, "float16": to_float16}
 
 
 class CastOf(NamedTuple):
@@ -97,12 +55,16 @@ class CastOf(NamedTuple):
 
     def as_base(self, dtype: str) -> BaseBytes:
         """Return its values, cast to a type, as what a segment is coded against."""
-        read, cast = self.file.read, CASTS[dtype]
-
-        def read_cast(_: int, start: int, stop: int) -> Bytes:
-            return cast(read(self.start + 2 * start, self.start + 2 * stop))
-
-        return BaseBytes(f"segment {self.place[1]}", self.place[1], 0, None, read_cast, is_held=True)
+        read = self.file.read
+        return BaseBytes(
+            f"segment {self.place[1]}",
+            self.place[1],
+            self.start,
+            None,
+            lambda _, start, stop: read(start, stop),
+            is_held=True,
+            cast=CASTS[dtype],
+        )
 
 
 class _UnseenFile(NamedTuple):
@@ -245,7 +207,7 @@ def _note(
         if size in sizes:
             sample = _sample(source, of.start, size // 2, 4)
             for dtype, cast in CASTS.items():
-                known.setdefault(_likeness(dtype, size, cast(sample)), of)
+                known.setdefault(_likeness(dtype, size, cast.apply(sample)), of)
 
 
 def _likeness(dtype: str, size: int, sample: Bytes) -> _Likeness:

@@ -71,7 +71,8 @@ def save_file(
         base: earlier tensors, such as those of the last checkpoint: a dictionary of them, the path of a tensor file or
             archive, a list of paths (each archive before its own base), or an open archive, as of
             :func:`gcodec.open`. Tensors of the same name, type and number of values are stored as the difference where
-            that is smaller, and loading them needs the base again. Lossless only.
+            that is smaller, and loading them needs the base again; of float32, bfloat16 and float16, the base may have
+            another. Lossless only.
         smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.
         threads: as many as the process may use if None.
         encode_options: ``ladder``, ``rounding``, ``keep`` and ``options`` as for :func:`gcodec.encode`, for ``levels``

@@ -14,7 +14,6 @@ from ..errors import Corruption, InsufficientData, InvalidArgument, LimitExceede
 from ..files.elements import FLOATS, MAX_SIZE, width
 from ..files.file_plan import TensorView
 from ..files.source import ByteSource
-from .cast_segments import CASTS
 from .chunks import unpack_chunk
 from .entries import Blob, Chunk, FileEntry, Paths, SegmentEntry, path_key, place_blobs, well_formed
 from .layout import (
@@ -33,6 +32,7 @@ from .layout import (
     check_json,
     padding,
 )
+from .type_casts import CASTS
 
 HASH = re.compile(r"[0-9a-f]{16}")
 

@@ -73,8 +73,8 @@ def save(
             not seek.
         base: an earlier object, the path of its archive (or of any tensor file), or an open
             :class:`gcodec.archive.ArchiveReader`. Tensors of the same path, type and size are stored as the difference
-            where that is smaller, and loading needs the base again. Where the base is a difference itself, a list of
-            paths: each archive before its own base.
+            where that is smaller, and loading needs the base again; of float32, bfloat16 and float16, the base may have
+            another. Where the base is a difference itself, a list of paths: each archive before its own base.
         smallest: try more ways to code tensors, and take the smallest, however slow it is.
         threads: threads to use at most; as many as the process may use if None.
 

@@ -29,12 +29,12 @@ from ..files.source import ArraySource, Bytes, ByteSource, FileSource, check_not
 from ..threads import WorkPool, available_threads, ordered_map
 from .arrays import as_array, default_kind
 from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
-from .cast_segments import CASTS
 from .chunks import OrderedHash, unpack_chunk
 from .entries import Blob, Chunk, FileEntry, SegmentEntry
 from .index import read_index
 from .layout import FREE_INDEX, TEXT_PER_BYTE, ZSTD, check_json, padding
 from .part_memory import PartMemory, RecentBytes, Rooms, room_for, room_or
+from .type_casts import CASTS
 
 #: So many bytes of parts of which pieces were read, and of groups of small tensors, are kept for the next.
 MAX_KEPT = 1 << 23
@@ -421,13 +421,11 @@ class ArchiveReader:
 
     def _cast_bytes(self, of: tuple[int, int], dtype: str) -> BaseBytes:
         """Return the values of a segment of float32, of a file and number, cast to another type."""
-        entry, cast = self._entries[of[0]], CASTS[dtype]
-
-        def read(number: int, start: int, stop: int) -> Bytes:
-            # A chunk is read by a thread that others may wait for, so that it waits for none.
-            return cast(self._range(entry, number, 2 * start, 2 * stop, here=True))
-
-        return BaseBytes(f"the values of {entry.path}:{entry.label(of[1])}", of[1], 0, None, read, is_held=True)
+        entry = self._entries[of[0]]
+        name = f"the values of {entry.path}:{entry.label(of[1])}"
+        # A chunk is read by a thread that others may wait for, so that it waits for none.
+        read = partial(self._range, entry, here=True)
+        return BaseBytes(name, of[1], 0, None, read, is_held=True, cast=CASTS[dtype])
 
     def _earlier_bytes(self, place: tuple[int, int]) -> BaseBytes:
         """Return the bytes of a segment of an earlier file, of numbers."""

@@ -92,8 +92,9 @@ def compress_file(
             content; a URL for fsspec, or a stream of its bytes.
         output: path of the archive, a URL, or a binary stream; by default ``path`` with ``.gc`` appended. It must be
             given where ``path`` is a URL or a stream.
-        base: an earlier file or archive, an open archive, or an earlier object: tensors of the same name, type and size
-            are stored as the difference where that is smaller, and decompressing needs the base again. Lossless only.
+        base: an earlier file or archive, an open archive, or an earlier object: tensors of the same name, type and
+            number of values are stored as the difference where that is smaller, and decompressing needs the base again;
+            of float32, bfloat16 and float16, the base may have another. Lossless only.
         mantissa_bits: keep this many mantissa bits of all floating-point tensors of more than one value.
         dtype: type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
         smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.

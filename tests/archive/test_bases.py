@@ -193,7 +193,7 @@ def test_raw_bits_of_a_named_type_are_a_base_for_that_type():
 
 
 def test_tensors_without_a_fitting_base_are_coded_alone():
-    old = {"w": W.reshape(100, 200), "b": B[:-1], "half": H, "wide": OLD["wide"], "more": W}
+    old = {"w": W.reshape(100, 200), "b": B[:-1], "half": H.astype(np.float64), "wide": OLD["wide"], "more": W}
     data = saved(NEW | {"extra": B}, base=old)
     assert bases_of(data) == {**dict.fromkeys([*NEW, "extra"]), "w": hash_of(W)}  # another shape, as many values
     loaded = load_file(io.BytesIO(data), base={"w": W})

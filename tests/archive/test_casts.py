@@ -13,9 +13,10 @@ import pytest
 
 import gcodec
 from gcodec.archive import ArchiveReader
-from gcodec.archive.cast_segments import CASTS, _first_halves, casts_last
+from gcodec.archive.cast_segments import _first_halves, casts_last
 from gcodec.archive.layout import STORED
 from gcodec.archive.tensor_groups import MAX_SMALL
+from gcodec.archive.type_casts import CASTS
 from gcodec.archive.whole_files import add_file
 from gcodec.archive.writer import ArchiveWriter
 from gcodec.cli import main
@@ -66,7 +67,7 @@ def test_values_are_cast_as_torch_does_but_for_nan(dtype):
     bits = (np.arange(1 << 16, dtype=np.uint32)[:, None] << 16 | lower).reshape(-1)
     values = torch.from_numpy(bits.view(np.float32).copy())
     expected = values.to(TYPES[dtype]).view(torch.int16).numpy().view(np.uint16)
-    found = CASTS[dtype](bits.view(np.uint8)).view("<u2")
+    found = CASTS[dtype].apply(bits.view(np.uint8)).view("<u2")
     is_nan = values.isnan().numpy()
     assert np.array_equal(found[~is_nan], expected[~is_nan])
     sign, infinity = np.uint16(0x8000), np.uint16(0x7F80 if dtype == "bfloat16" else 0x7C00)

@@ -234,6 +234,14 @@ def write_file_versions(path: Path) -> None:
     folder.rmdir()
 
 
+def write_base_casts(path: Path) -> None:
+    """Write the difference from tensors of the same names and other types."""
+    base = GOLDEN_ARCHIVES / "casts.gc"
+    others = {torch.float32: torch.bfloat16, torch.bfloat16: torch.float16, torch.float16: torch.float32}
+    tensors = {name: value.to(others[value.dtype]) for name, value in gcodec.load_file(base).items()}
+    gcodec.save_file(tensors, path, base=base)
+
+
 def write_difference(path: Path) -> None:
     """Write a dictionary against the one before it, which is written beside it."""
     gcodec.save_file(state_at(1), path, base=GOLDEN_ARCHIVES / "dictionary.gc")
@@ -358,6 +366,7 @@ GOLDENS: dict[str, Golden] = {
     ),
     "equal.gc": Golden(write_equal, gcodec.load_file),
     "casts.gc": Golden(write_casts, gcodec.load_file),
+    "base-casts.gc": Golden(write_base_casts, lambda path: gcodec.load_file(path, base=GOLDEN_ARCHIVES / "casts.gc")),
     "quantized-object.gc": Golden(write_quantized_object, read_quantized_object),
     "file-versions.gc": Golden(write_file_versions, read_files),
     "object.gc": Golden(lambda path: gcodec.save(structured(), path), gcodec.load),
