@@ -88,6 +88,8 @@ _MAX_CHECKED, _MAX_WAYS = 2, 2  #: ways of which more segments, and all products
 _MAX_UNMATCHED = 0.25  #: a share of them with which nothing is gained, and longer segments have no scales either
 _SIGNS_SAMPLE = 1 << 12  #: values by which scales of either sign are compared with others
 _FEW_BITS = 3  #: of a value, with which no scales are looked for
+#: Different values of a segment, as shares of its values and of all factors, that may be integers with an offset.
+_FEW_OF_PLACES, _FEW_OF_KINDS = 0.5, 0.25
 _MAX_ABSENT = 0.1  #: a share of values without factors with which no offsets are looked for
 #: The share of the bits that other factors than integers, scales where values are few, and another length may take if
 #: they are to be better than by chance of a sample; and that which factors may take with scales of either sign, if
@@ -170,7 +172,7 @@ def _by_segments(
         threads: Number of threads.
     """
     ways, sums = _ways_by_scales(values, dtype, lengths, max_bits), None
-    if not has_few and not any(way.unmatched <= _MAX_ABSENT and _is_told(values, dtype, way) for way in ways):
+    if not has_few and not any(_is_without_offsets(values, dtype, way) for way in ways):
         sums = way_of_sums(values, dtype, lengths, max_bits)
     if sums is not None and (not ways or sums.bits < _CLEARLY_FEWER * ways[0].bits):
         ways = []
@@ -353,12 +355,29 @@ def _is_clear(values: np.ndarray, dtype: DType, ways: Sequence[_Way], max_bits: 
 def _is_told(values: np.ndarray, dtype: DType, way: _Way) -> bool:
     """Return True if a segment's values tell that they are integers times a scale: if that is no chance. Values that
     are there once more tell nothing more."""
-    starts, places = sample_of(len(values), way.segment)
-    some = np.sort(values[starts[:_N_TOLD, None] + places], axis=1)
-    n_distinct = 1 + float(np.count_nonzero(some[:, 1:] != some[:, :-1], axis=1).mean())
-    n_telling = n_distinct - way.unmatched * len(places)  # the others are hardly ever repeated
+    n_distinct, n_places = _n_distinct(values, way)
+    n_telling = n_distinct - way.unmatched * n_places  # the others are hardly ever repeated
     value_bits = dtype.mantissa_bits + 1 - way.factor_bits
     return way.factors.form == INTEGERS and n_telling * value_bits >= _TOLD_BITS
+
+
+def _may_have_offsets(values: np.ndarray, way: _Way) -> bool:
+    """Return True if segments have few different values each, but all together many factors: those of a few integers
+    and an offset are such, if a scale that is a part of the integers' is found by chance."""
+    n_distinct, n_places = _n_distinct(values, way)
+    return n_distinct < _FEW_OF_PLACES * n_places and n_distinct < _FEW_OF_KINDS * way.n_kinds
+
+
+def _is_without_offsets(values: np.ndarray, dtype: DType, way: _Way) -> bool:
+    """Return True if a way by scales leaves nothing to look for that has offsets."""
+    return way.unmatched <= _MAX_ABSENT and _is_told(values, dtype, way) and not _may_have_offsets(values, way)
+
+
+def _n_distinct(values: np.ndarray, way: _Way) -> tuple[float, int]:
+    """Return how many different values the first segments of a sample have, on average, and how many values."""
+    starts, places = sample_of(len(values), way.segment)
+    some = np.sort(values[starts[:_N_TOLD, None] + places], axis=1)
+    return 1 + float(np.count_nonzero(some[:, 1:] != some[:, :-1], axis=1).mean()), len(places)
 
 
 def _rank(way: _Way) -> float:
