@@ -15,7 +15,7 @@ from ..format.codebook import MAX_SYMBOLS
 from ..kernels.core.specialized import Specialized
 from ..kernels.index.guesses import N_FACTORS
 from ..kernels.index.matches import N_MATCHES, NO_MATCH
-from ..kernels.index.scale_and_offset import MAX_LOOKED_AT, N_KNOWN, PairSearch, find_pairs, match_sums
+from ..kernels.index.scale_and_offset import MAX_LOOKED_AT, MAX_NEAR, N_KNOWN, PairSearch, find_pairs, match_sums
 from ..memory import acquire, release
 from ..threads import run_batches
 from .codebooks import code_bits
@@ -174,6 +174,8 @@ def _new_search() -> PairSearch:
         most=np.empty(MAX_LOOKED_AT),
         known=np.zeros(N_KNOWN, np.int64),
         n_met=np.zeros(N_FACTORS, np.int32),
+        near=np.empty(3 * MAX_NEAR),
+        n_near=np.zeros(2, np.int64),
         work=np.zeros(2, np.int64),
     )
 
@@ -184,6 +186,7 @@ def _searching() -> Iterator[PairSearch]:
     search = acquire(PairSearch, _new_search)
     search.known[:] = 0
     search.n_met[:] = 0
+    search.n_near[:] = 0
     search.work[:] = 0
     yield search
     release(PairSearch, search)

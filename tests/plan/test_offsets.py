@@ -120,6 +120,59 @@ def form_of(frame: bytes) -> int | None:
     return draft.records[-1][1] if draft.n_dictionaries else None
 
 
+def less_a_zero(group: int, largest: int, seed: int, *, short: bool) -> tuple[Bits, float]:
+    """Return what ``(q - zero) * scale`` is in bfloat16, with a zero that is no integer, as HQQ makes weights, and the
+    entropy of the numbers q.
+
+    Args:
+        group: Weights that share a scale and a zero.
+        largest: The largest number.
+        seed: Draws the weights.
+        short: Whether scales, zeros and differences are rounded to bfloat16, too, or float32.
+    """
+    groups = (0.02 * np.random.default_rng([group, seed]).standard_normal(SHAPE)).reshape(-1, group)
+    least, most = groups.min(1, keepdims=True), groups.max(1, keepdims=True)
+
+    def cast(values: Array) -> Array:
+        wide = rounded("bfloat16", values).astype(np.uint32) << np.uint32(16)
+        return wide.view(np.float32) if short else values.astype(np.float32)
+
+    scales = cast((most - least) / largest)
+    zeros = cast(-least / scales)
+    numbers = np.clip(np.rint(groups / scales + zeros), 0, largest)
+    bits = rounded("bfloat16", cast(cast(numbers - zeros) * scales)).reshape(SHAPE)
+    return bits, Affine(numbers, scales, zeros).bound(0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_numbers_less_a_zero_that_is_no_integer_are_found(seed):
+    """Some look like many multiples of a small scale at first."""
+    bits, _ = less_a_zero(64, 15, seed, short=True)
+    frame = check("bfloat16", bits)
+    assert form_of(frame) == WITH_OFFSETS
+    assert len(frame) <= 0.37 * bits.nbytes
+
+
+@pytest.mark.parametrize(("group", "more"), [(64, 1.1), (128, 0.7), (256, 0.5), (1024, 0.4)])
+def test_eight_bits_and_an_offset_are_found_in_bfloat16_though_rounding_moves_the_ends_by_half_a_step(group, more):
+    for seed in range(2):
+        bits, entropy = less_a_zero(group, 255, seed, short=False)
+        frame = check("bfloat16", bits)
+        laws.check_agreement(frame)
+        assert form_of(frame) == WITH_OFFSETS
+        assert 8 * len(frame) <= entropy + more * bits.size + 8 * 2000
+
+
+@pytest.mark.parametrize("share", [0.003, 0.01])
+def test_a_few_other_values_among_eight_bits_are_exceptions(share):
+    rng, (bits, entropy) = np.random.default_rng(1), less_a_zero(256, 255, 0, short=False)
+    others = rounded("bfloat16", 0.03 * rng.standard_normal(bits.shape))
+    bits = np.where(rng.random(bits.shape) < share, others, bits)
+    frame = check("bfloat16", bits)
+    assert form_of(frame) == WITH_OFFSETS
+    assert 8 * len(frame) <= entropy + (0.6 + 180 * share) * bits.size + 8 * 2000
+
+
 @pytest.mark.parametrize("dtype", SHORT)
 @pytest.mark.parametrize("way", ["int4, a scale for 32 values", "uint8 and a zero point", "fp8, a scale for a row"])
 def test_weights_that_have_scales_alone_get_no_offsets(way, dtype):

@@ -19,6 +19,14 @@ integers. So a scale of few bits is found as by Newton's method: from one that l
 the one where these two bounds do.
 
 Values that lie on no line are left out, as long as they are few; so may be the least and the largest ones.
+
+Of 8 bits in bfloat16, rounding moves the ends by as much as lines are apart. But values near zero were moved by far
+less, and it is they that tell the distance of lines:
+
+    least             zero              largest
+      |-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-|
+      v  v  v v v v v v v v v v v  v v  v v             rounded to as many bits, wherever they lie
+               v v v v v v v                            of these, a grid is found; then, of more and more of them
 """
 
 from __future__ import annotations
@@ -30,7 +38,7 @@ import numpy as np
 from ..core.jit import inlined, kernel
 from ..core.scalar import I32, I64, U16, U32, U64
 from ..core.unaligned import bits_of_double, bits_of_float, double_from_bits, float_from_bits, subarray, width_of
-from ..predict.residuals import FLOAT16, FLOAT32
+from ..predict.residuals import BFLOAT16, FLOAT16, FLOAT32
 from .guesses import N_FACTORS
 from .matches import NO_MATCH
 from .products import sum_of
@@ -59,6 +67,19 @@ _MANY_BITS = 16  #: of a scale, with which its products are rounded in float32
 #: Steps of a search that goes on to more grids than the first, as ``PairSearch.work`` counts them: at first, and more
 #: for each value.
 _MOST_WORK_FIRST, _MOST_WORK = 1 << 13, 8
+#: Of values near zero: up to which share of the largest one they lie, and how many times as far those that a grid is
+#: then held against; how many there must be; and how many lines a grid of them has at most.
+_NEAR_ZERO, _WIDER, _MIN_NEAR, _N_LINES = 0.125, 4.0, 8, 63
+_MIN_LINES = 6  #: that values near zero must lie on
+_MIN_MOVED = 0.2  #: distances of lines that rounding moves the farthest value by, at least
+#: Distances of lines: no value is taken to be nearer to where it was before it was rounded; one farther from its bounds
+#: says nothing; and so far from a line a value may lie that is on it, beside what rounding does, while lines become more
+#: and more exact.
+_LEAST_ERROR, _UNTOLD, _OFF_FIRST, _OFF_NEXT, _OFF_LAST = 1 / 64, 0.7, 0.15, 0.04, 0.015
+MAX_NEAR = 256  #: values of a segment, at most, among which those near zero are looked for
+_ENOUGH = 128  #: one in so many values need not be met where values near zero tell the grid
+_SHARE_NEAR = 4  #: one in so many segments must have a grid of values near zero, of those of which it was looked for
+_MAX_DROPPED = 4  #: least or largest values that are left out where there are too many lines between them
 _WORK_OF_FIT = 4  #: steps for each value that is fitted to a grid; to hold one against a grid is one
 
 
@@ -75,6 +96,9 @@ class PairSearch(NamedTuple):
         most: float64[MAX_LOOKED_AT], as ``above``, likewise.
         known: int64[N_KNOWN], steps of the grids that most segments have, falling; 0 where there is none.
         n_met: int32[N_FACTORS], how many segments have a grid of so many steps.
+        near: float64[3 * MAX_NEAR], the values near zero, and what the type rounds to these, as above.
+        n_near: int64[2], how many segments have a grid that was found from such values alone; and of how many it was
+            looked for.
         work: int64[2], how many values were held against grids, several times as many where most lie on one, but for
             the first grid of each segment; and how many values there were.
     """
@@ -88,6 +112,8 @@ class PairSearch(NamedTuple):
     most: np.ndarray
     known: np.ndarray
     n_met: np.ndarray
+    near: np.ndarray
+    n_near: np.ndarray
     work: np.ndarray
 
 
@@ -408,6 +434,143 @@ def _fit_grid(search, n, n_padded, ends, last, allowed, n_bits, dtype_code):
 
 
 @kernel
+def _take_near(exact, below, above, farthest, near, near_below, near_above):
+    """Copy the values that are at most so far from zero, and their bounds; return how many they are."""
+    n = I64(0)
+    for i in range(len(exact)):
+        if abs(exact[i]) <= farthest:  # not so of what is no number
+            near[n], near_below[n], near_above[n] = exact[i], below[i], above[i]
+            n += 1
+    return n
+
+
+@kernel
+def _n_different_lines(near, grid):
+    """Return how many lines of a grid of at most 63 steps values lie on."""
+    lines = U64(0)
+    for i in range(len(near)):
+        line = I64(min(max((near[i] - grid[0]) * grid[1] + 0.5, 0.0), 63.0))
+        lines |= U64(U64(1) << U64(line))
+    n = I64(0)
+    while lines:
+        lines &= U64(lines - U64(1))
+        n += 1
+    return n
+
+
+@kernel
+def _fit_line(exact, below, above, farthest, first, step, off_line):
+    """Return line 0 and the distance of lines that are nearest to the values at most so far from zero: by least
+    squares, weighted by how far rounding moved them.
+
+    Args:
+        exact: float64[n].
+        below: float64[n].
+        above: float64[n].
+        farthest: How far from zero.
+        first: Line 0, about.
+        step: The distance of lines, about.
+        off_line: Distances of lines by which values that are on one may be off, beside what rounding does.
+    """
+    total, lines, squares, errors, products = 0.0, 0.0, 0.0, 0.0, 0.0
+    inverse, least = 1 / step, _LEAST_ERROR * step
+    for i in range(len(exact)):
+        ratio = (exact[i] - first) * inverse
+        line = (ratio + _TO_INTEGER) - _TO_INTEGER
+        error, unit = exact[i] - (first + line * step), above[i] - below[i]
+        if abs(exact[i]) <= farthest and abs(error) <= unit * _HALF_UNITS + off_line * step:
+            weight = 1 / (unit * unit + least * least)
+            total += weight
+            lines += weight * line
+            squares += weight * line * line
+            errors += weight * error
+            products += weight * line * error
+    determinant = total * squares - lines * lines
+    if not determinant > 0:
+        return first, step
+    wider = (total * products - lines * errors) / determinant
+    return first + (errors - wider * lines) / total, step + wider
+
+
+@kernel
+def _ends_of_lines(exact, first, step):
+    """Return the lines of the least and the largest value, but for a few that are too far from the others."""
+    low, high = _next_ends(exact, -np.inf, np.inf)
+    for _ in range(_MAX_DROPPED):
+        if high - low <= (MAX_INTEGER + 0.5) * step:
+            break
+        if high + low > 0:
+            _, high = _next_ends(exact, -np.inf, high)
+        else:
+            low, _ = _next_ends(exact, low, np.inf)
+    of_low, of_high = (low - first) / step, (high - first) / step
+    return (of_low + _TO_INTEGER) - _TO_INTEGER, (of_high + _TO_INTEGER) - _TO_INTEGER
+
+
+@kernel
+def _forget_untold(below, above, farthest, least, most):
+    """Allow anything for values whose bounds are so far apart."""
+    for i in range(len(below)):  # this loop becomes vectors
+        is_told = above[i] - below[i] < farthest
+        least[i] = least[i] if is_told else -np.inf
+        most[i] = most[i] if is_told else np.inf
+
+
+@kernel
+def _fit_near_zero(search, n, n_padded, n_bits, dtype_code):
+    """Find scale and offset of a segment from its values near zero, as :func:`_fit` does from the least and largest."""
+    exact, numbers = subarray(search.exact, 0, n_padded), subarray(search.numbers, 0, n_padded)
+    below, above = subarray(search.below, 0, n_padded), subarray(search.above, 0, n_padded)
+    least, most = subarray(search.least, 0, n_padded), subarray(search.most, 0, n_padded)
+    best, n_some = (I64(0), 0.0, 0.0, I64(0)), min(n_padded, I64(MAX_NEAR))
+    low, high = _next_ends(exact, -np.inf, np.inf)
+    farthest = max(high, -low) * _NEAR_ZERO
+    near, near_below = subarray(search.near, 0, n_some), subarray(search.near, MAX_NEAR, n_some)
+    near_above, some = subarray(search.near, 2 * MAX_NEAR, n_some), subarray(exact, 0, n_some)
+    n_near = _take_near(some, below, above, farthest, near, near_below, near_above) if low < high else I64(0)
+    if n_near < _MIN_NEAR:
+        return best
+    near = subarray(near, 0, n_near)
+    low, high = _next_ends(near, -np.inf, np.inf)
+    if not low < high:
+        return best
+    margin, n_first = max(_half_of(low, dtype_code), _half_of(high, dtype_code)), min(I64(_N_FIRST), n_near)
+    # Lines farther apart than that are found from the ends.
+    fewest = I64(_MIN_MOVED * (high - low) / _half_of(farthest / _NEAR_ZERO, dtype_code))
+    for last in range(max(fewest, I64(1)), _N_LINES + 1):
+        grid = low, np.float64(last) / (high - low), np.float64(last), margin
+        if margin * grid[1] >= _SURE:
+            break
+        n_off = _n_off_lines(subarray(near, 0, n_first), near_below, near_above, grid)
+        if n_off > _FIRST_LOST or n_off * _SHARE_LOST > n_near:
+            continue
+        if _n_off_lines(near, near_below, near_above, grid) * _SHARE_LOST > n_near:
+            continue
+        if _n_different_lines(near, grid) < _MIN_LINES:  # few values lie on many grids
+            continue
+        first, step = _fit_line(near, near_below, near_above, farthest, low, (high - low) / last, _OFF_FIRST)
+        if step > 0:
+            first, step = _fit_line(some, below, above, farthest * _WIDER, first, step, _OFF_NEXT)
+        if not step > 0:
+            continue
+        begin, end = _ends_of_lines(exact, first, step)
+        if not end - begin <= MAX_INTEGER:
+            continue
+        whole = first + begin * step, 1 / step, end - begin, _OFF_LAST * step
+        n_off, _, _ = _find_lines(exact, below, above, whole, 0.0, numbers, least, most)
+        n_on = I64(n_padded - n_off)
+        if (n - n_on) * _SHARE_LOST > n:
+            continue
+        _forget_untold(below, above, _UNTOLD * step, least, most)
+        enough = n_on - n_on // _ENOUGH  # a few may be on the next line
+        found = _find_short(search, n, n_padded, enough, whole, n_bits, dtype_code)
+        best = found if found[0] > best[0] else best
+        if (n - best[0]) * _SHARE_LOST <= n:
+            break
+    return best
+
+
+@kernel
 def _ends(exact, turn):
     """Return which of the least and of the largest values are the ends of a grid in a turn: those that lie farther
     inside are for segments whose least or largest values lie on no line.
@@ -425,9 +588,8 @@ def _ends(exact, turn):
 
 
 @inlined
-def _fit(search, n, n_padded, n_bits, dtype_code):
-    """Find scale and offset of a segment; return (how many values are met, scale, offset, the largest integer, 0 if
-    there is one value only)."""
+def _fit_ends(search, n, n_padded, n_bits, dtype_code):
+    """Find scale and offset of a segment from its least and its largest values; return what :func:`_fit` does."""
     exact, known, allowed = subarray(search.exact, 0, n_padded), search.known, I64(n // _SHARE_LOST)
     best = I64(0), 0.0, 0.0, I64(0)
     work = search.work[0]
@@ -450,6 +612,29 @@ def _fit(search, n, n_padded, n_bits, dtype_code):
             best = found if found[0] > best[0] else best
             if best[0] >= n - allowed or search.work[0] > _MOST_WORK_FIRST + _MOST_WORK * search.work[1]:
                 return best
+    return best
+
+
+@inlined
+def _fit(search, n, n_padded, n_bits, dtype_code):
+    """Find scale and offset of a segment; return (how many values are met, scale, offset, the largest integer, 0 if
+    there is one value only, or the grid was found from values near zero)."""
+    is_short, allowed, best = dtype_code == BFLOAT16, I64(n // _SHARE_LOST), (I64(0), 0.0, 0.0, I64(0))
+    # From the ends first, unless most segments have none that tell a grid.
+    ends_first = not is_short or search.n_near[0] <= search.n_met[search.known[0]]
+    is_rare = search.n_near[1] >= _SURELY_MET and search.n_near[0] * _SHARE_NEAR < search.n_near[1]
+    for turn in range(2 if is_short and not is_rare else 1):
+        if best[0] >= n - allowed or (turn == 1 and not ends_first and search.n_near[0] >= _SURELY_MET):
+            break
+        if (turn == 0) == ends_first:
+            found = _fit_ends(search, n, n_padded, n_bits, dtype_code)
+            best = found if found[0] > best[0] else best
+        else:
+            found = _fit_near_zero(search, n, n_padded, n_bits, dtype_code)
+            search.n_near[1] += 1
+            if found[0] > best[0]:
+                best = found[0], found[1], found[2], I64(0)
+                search.n_near[0] += 1
     return best
 
 
