@@ -25,6 +25,10 @@ from .segments import PART, Indexing, count_found, indexing_of, sample_of, short
 #: A share of values with which nothing is gained, and longer segments have no offsets either; of the first segments.
 _MAX_UNMATCHED, _MAX_FIRST_UNMATCHED = 0.25, 0.5
 _SAMPLE = 1 << 12  #: values of a sample, at most, if these are some segments
+_FEW, _MIN_FEW = 1 << 11, 8  #: values of a sample that tells how many bits scales have; and segments of it at least
+#: Lengths that fail after one that has scales and offsets: parts have some each, and the whole has none. One alone may
+#: fail because of a few values that are no sums.
+_N_FAILED = 2
 _N_TRIED_FIRST = 4  #: segments of a sample after which the rest may be known to be in vain
 #: Mantissa bits that scales and offsets may have: those of float32, of bfloat16, of float16, and of products of float16
 #: and 6 bits, which llama.cpp's types of blocks of 256 have; values of 16 bits may be met with others, too.
@@ -61,24 +65,38 @@ def way_of_sums(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bi
         lengths: Lengths of segments to try, rising.
         max_bits: How many bits a value may take.
     """
-    best: WayOfSums | None = None
+    best, n_failed = None, 0
     for segment in lengths:
         starts, places = _sample_of(len(values), segment)
         # Most arrays have no scales in the first segments.
         way = _tried(values, dtype, segment, starts[:_N_TRIED_FIRST], places, _ALL_BITS, None)
         if way is not None and len(starts) > _N_TRIED_FIRST:
             way = _tried(values, dtype, segment, starts, places, _ALL_BITS, None)
+        n_failed = 0 if way is not None else n_failed + 1
         if way is not None:
             best = way if best is None or way.bits < best.bits else best
-        elif best is not None:
-            break  # parts have a scale each, and the whole has none
+        elif best is not None and n_failed == _N_FAILED:
+            break
     if best is None:
         return None
-    starts, places = _sample_of(len(values), best.segment)
-    for n_bits in _SOME_BITS:
-        way = _tried(values, dtype, best.segment, starts, places, n_bits, best.known)
-        best = way if way is not None and way.bits < best.bits else best
+    best = _with_few_bits(values, dtype, best)
     return best if best.bits < max_bits else None
+
+
+def _with_few_bits(values: np.ndarray, dtype: DType, way: WayOfSums) -> WayOfSums:
+    """Return a way with scales and offsets of as few bits as are best for a part of its sample.
+
+    There, all are held against the grids that are known alone, which finds less than a search that goes on: so what a
+    way saves is how many bits fewer it takes than the same with all bits, found likewise.
+    """
+    starts, places = _sample_of(len(values), way.segment)
+    few = starts[: max(_FEW // len(places), _MIN_FEW)]
+    found = [
+        _tried(values, dtype, way.segment, few, places, n_bits, way.known) for n_bits in (way.n_bits, *_SOME_BITS)
+    ]
+    best = min((other for other in found if other is not None), key=lambda other: other.bits, default=way)
+    usual = found[0]
+    return best._replace(bits=way.bits - usual.bits + best.bits) if usual is not None else way
 
 
 def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:

@@ -73,8 +73,8 @@ _NEAR_ZERO, _WIDER, _MIN_NEAR, _N_LINES = 0.125, 4.0, 8, 63
 _MIN_LINES = 6  #: that values near zero must lie on
 _MIN_MOVED = 0.2  #: distances of lines that rounding moves the farthest value by, at least
 #: Distances of lines: no value is taken to be nearer to where it was before it was rounded; one farther from its bounds
-#: says nothing; and so far from a line a value may lie that is on it, beside what rounding does, while lines become more
-#: and more exact.
+#: says nothing; and so far from a line a value may lie that is on it, beside what rounding does, while lines become
+#: more and more exact.
 _LEAST_ERROR, _UNTOLD, _OFF_FIRST, _OFF_NEXT, _OFF_LAST = 1 / 64, 0.7, 0.15, 0.04, 0.015
 MAX_NEAR = 256  #: values of a segment, at most, among which those near zero are looked for
 _ENOUGH = 128  #: one in so many values need not be met where values near zero tell the grid
