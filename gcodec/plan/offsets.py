@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from math import log
 from typing import NamedTuple
 
@@ -69,11 +70,15 @@ def way_of_sums(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bi
     for segment in lengths:
         starts, places = _sample_of(len(values), segment)
         # Most arrays have no scales in the first segments.
-        way = _tried(values, dtype, segment, starts[:_N_TRIED_FIRST], places, _ALL_BITS, None)
-        if way is not None and len(starts) > _N_TRIED_FIRST:
-            way = _tried(values, dtype, segment, starts, places, _ALL_BITS, None)
-        n_failed = 0 if way is not None else n_failed + 1
-        if way is not None:
+        first = starts[:_N_TRIED_FIRST]
+        found = _found(values[first[:, None] + places], dtype, _ALL_BITS, None)
+        is_found = found.counts[NO_MATCH] <= _MAX_FIRST_UNMATCHED * len(first) * len(places)
+        if is_found and len(starts) > _N_TRIED_FIRST:
+            found = _found(values[starts[:, None] + places], dtype, _ALL_BITS, None)
+            is_found = found.counts[NO_MATCH] <= _MAX_UNMATCHED * len(starts) * len(places)
+        n_failed = 0 if is_found else n_failed + 1
+        if is_found:
+            way = WayOfSums(_bits(found, segment, values.itemsize * 8), segment, _ALL_BITS, found.known)
             best = way if best is None or way.bits < best.bits else best
         elif best is not None and n_failed == _N_FAILED:
             break
@@ -91,12 +96,17 @@ def _with_few_bits(values: np.ndarray, dtype: DType, way: WayOfSums) -> WayOfSum
     """
     starts, places = _sample_of(len(values), way.segment)
     few = starts[: max(_FEW // len(places), _MIN_FEW)]
-    found = [
-        _tried(values, dtype, way.segment, few, places, n_bits, way.known) for n_bits in (way.n_bits, *_SOME_BITS)
-    ]
-    best = min((other for other in found if other is not None), key=lambda other: other.bits, default=way)
-    usual = found[0]
-    return best._replace(bits=way.bits - usual.bits + best.bits) if usual is not None else way
+    part, value_bits = values[few[:, None] + places], values.itemsize * 8
+    most = part.size * (_MAX_UNMATCHED if len(few) > _N_TRIED_FIRST else _MAX_FIRST_UNMATCHED)
+    bits = dict[int, float]()
+    for n_bits in (way.n_bits, *_SOME_BITS):
+        found = _found(part, dtype, n_bits, way.known)
+        if found.counts[NO_MATCH] <= most:
+            bits[n_bits] = _bits(found, way.segment, value_bits)
+    if way.n_bits not in bits:
+        return way
+    best = min(bits, key=lambda n_bits: bits[n_bits])
+    return way._replace(bits=way.bits - bits[way.n_bits] + bits[best], n_bits=best)
 
 
 def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
@@ -107,46 +117,61 @@ def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
     return starts[: max(_SAMPLE // len(places), _N_TRIED_FIRST)], places
 
 
-def _tried(
-    values: np.ndarray,
-    dtype: DType,
-    segment: int,
-    starts: np.ndarray,
-    places: np.ndarray,
-    n_bits: int,
-    known: np.ndarray | None,
-) -> WayOfSums | None:
-    """Return a way to index an array, as far as some of its segments promise; None if too many values are no sums.
+class _Found(NamedTuple):
+    """What is found in some segments.
+
+    Attributes:
+        counts: int64[N_MATCHES], how often each integer is met, and values that are no sums.
+        pairs: uint32[2, n_segments], scales and offsets.
+        known: int64[N_KNOWN], the grids that most of them have.
+    """
+
+    counts: np.ndarray
+    pairs: np.ndarray
+    known: np.ndarray
+
+
+def _found(segments: np.ndarray, dtype: DType, n_bits: int, known: np.ndarray | None) -> _Found:
+    """Return what is found in some segments.
 
     Args:
-        values: uintW[n].
+        segments: uintW[n_segments, n_places], their values, or some of each.
         dtype: Their type.
-        segment: Number of values of a segment.
-        starts: int64[n_segments], where the segments begin.
-        places: int64[n_places], which of their values are looked at.
         n_bits: Mantissa bits of scales and offsets.
         known: The only grids that are tried, if given; as in :class:`scale_and_offset.PairSearch`.
     """
-    part = values[starts[:, None] + places].reshape(-1)
-    pairs, matches = np.empty((2, len(starts)), np.uint32), np.empty(len(part), np.uint16)
+    n_segments, length = segments.shape
+    part, types = segments.reshape(-1), (segments.dtype, True)
+    pairs, matches = np.empty((2, n_segments), np.uint32), np.empty(len(part), np.uint16)
     counts = np.zeros(N_MATCHES, np.int64)
     with _searching() as search:
         if known is not None:
             search.known[:] = known
             search.work[0] = _ALL_WORK
-        _find_pairs((part.dtype, True), part, len(places), 0, n_bits, dtype.code, search, pairs[0], pairs[1])
+        _find_pairs(types, part, length, 0, n_bits, dtype.code, search, pairs[0], pairs[1])
         known = search.known.copy()
-    _match_sums((part.dtype, True), part, len(places), 0, pairs[0], pairs[1], dtype.code, matches)
+    _match_sums(types, part, length, 0, pairs[0], pairs[1], dtype.code, matches)
     count_found(None, matches, counts)
-    n_seen, kinds = len(part), np.sort(counts[NO_MATCH + 1 :])[::-1]
-    if counts[NO_MATCH] > n_seen * (_MAX_UNMATCHED if len(starts) > _N_TRIED_FIRST else _MAX_FIRST_UNMATCHED):
-        return None
+    return _Found(counts, pairs, known)
+
+
+def _bits(found: _Found, segment: int, value_bits: int) -> float:
+    """Return how many bits a value takes, about, given those of one that is no sum."""
+    n_seen = int(found.counts.sum())
+    of_pairs = sum(short_bits(floats) for floats in found.pairs) / found.pairs.shape[1]
+    return _bits_of_values(found.counts.tobytes(), value_bits) / n_seen + of_pairs / segment
+
+
+@lru_cache(16)
+def _bits_of_values(counts: bytes, value_bits: int) -> float:
+    """Return how many bits values take that have these integers, int64[N_MATCHES]: one search after another finds the
+    same ones."""
+    found = np.frombuffer(counts, np.int64)
+    kinds = np.sort(found[NO_MATCH + 1 :])[::-1]
     # The entropy of a small sample is too low, because rare symbols are missing from it (Miller 1955).
     unseen = int(np.count_nonzero(kinds)) / (2 * log(2))
-    n_absent = n_seen - int(kinds[:MAX_SYMBOLS].sum())
-    of_values = code_bits(np.append(kinds[:MAX_SYMBOLS], n_absent)) + values.itemsize * 8 * n_absent
-    of_pairs = sum(short_bits(floats) for floats in pairs) / len(starts)
-    return WayOfSums(float((of_values + unseen) / n_seen + of_pairs / segment), segment, n_bits, known)
+    n_absent = int(found.sum()) - int(kinds[:MAX_SYMBOLS].sum())
+    return code_bits(np.append(kinds[:MAX_SYMBOLS], n_absent)) + value_bits * n_absent + unseen
 
 
 def among_sums(values: np.ndarray, dtype: DType, way: WayOfSums, threads: int) -> Indexing | None:
