@@ -98,11 +98,14 @@ def _with_few_bits(values: np.ndarray, dtype: DType, way: WayOfSums) -> WayOfSum
     few = starts[: max(_FEW // len(places), _MIN_FEW)]
     part, value_bits = values[few[:, None] + places], values.itemsize * 8
     most = part.size * (_MAX_UNMATCHED if len(few) > _N_TRIED_FIRST else _MAX_FIRST_UNMATCHED)
-    bits = dict[int, float]()
+    bits, n_unmatched = dict[int, float](), list[int]()
     for n_bits in (way.n_bits, *_SOME_BITS):
         found = _found(part, dtype, n_bits, way.known)
-        if found.counts[NO_MATCH] <= most:
+        n_unmatched.append(int(found.counts[NO_MATCH]))
+        if n_unmatched[-1] <= most:
             bits[n_bits] = _bits(found, way.segment, value_bits)
+        if len(n_unmatched) > 1 and n_unmatched[-1] <= n_unmatched[0]:
+            break  # more bits save nothing
     if way.n_bits not in bits:
         return way
     best = min(bits, key=lambda n_bits: bits[n_bits])
