@@ -121,7 +121,7 @@ def _sample_of(n_values: int, segment: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Found(NamedTuple):
-    """What is found in some segments.
+    """Holds what is found in some segments.
 
     Attributes:
         counts: int64[N_MATCHES], how often each integer is met, and values that are no sums.

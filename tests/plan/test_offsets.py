@@ -144,7 +144,7 @@ def less_a_zero(group: int, largest: int, seed: int, *, short: bool) -> tuple[Bi
     return bits, Affine(numbers, scales, zeros).bound(0)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 6, 10, 17])
 def test_numbers_less_a_zero_that_is_no_integer_are_found(seed):
     """Some look like many multiples of a small scale at first."""
     bits, _ = less_a_zero(64, 15, seed, short=True)
@@ -192,6 +192,18 @@ def test_a_few_other_values_are_exceptions(share, dtype):
     of_others = 12 * share * bits.size * KINDS[dtype].W
     assert form_of(frame) == WITH_OFFSETS
     assert 8 * len(frame) <= quantized.bound(30) + 0.2 * bits.size + of_others + 8 * 2000
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("group", [16, 64])
+def test_one_other_value_in_a_hundred_leaves_scales_their_few_bits(group, dtype):
+    for seed in (1, 2):
+        rng, quantized = np.random.default_rng(seed), by_least(group, 15)
+        bits = quantized.bits(dtype)
+        others = rounded(dtype, 0.05 * rng.standard_normal(bits.shape))
+        bits = np.where(rng.random(bits.shape) < 0.01, others, bits)
+        frame = check(dtype, bits)
+        assert 8 * len(frame) <= quantized.bound(30) + 3 * 0.01 * bits.size * KINDS[dtype].W
 
 
 @pytest.mark.parametrize("dtype", SHORT)
