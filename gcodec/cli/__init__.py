@@ -25,7 +25,7 @@ from .parser import VERBS as VERBS
 from .parser import UsageError as UsageError
 from .parser import parse_line, parser_for
 from .short_form import use_standard_input, verb_line
-from .streams import open_standard_streams
+from .streams import named_output, open_standard_streams
 
 #: Verbs that load kernels whatever their arguments are.
 _AT_ONCE = frozenset({"compress", "decompress", "inspect", "report", "series", "verify"})
@@ -87,6 +87,8 @@ def _run(argv: Sequence[str]) -> int:
         return USAGE
     if short is not None:
         use_standard_input(args)
+    if getattr(args, "output", None) is not None:
+        args.output = named_output(args.output)
     with _remarks(getattr(args, "quiet", False)):
         code: int = args.run(args)
         return code

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
+from contextlib import suppress
 from typing import Any, TextIO
 
 from ..errors import GcodecError
+from ..files.urls import local_text
 
 #: Stands for standard input or output where a file may be named.
 STDIO = "-"
+#: Under these names the system has files that are open already, standard output among them.
+_OPEN_OUTPUTS = re.compile(r"/dev/(fd/|stdout|stderr)|/proc/[^/]+/(task/[^/]+/)?fd/")
 
 
 class ClosedOutput(io.TextIOBase):
@@ -39,6 +44,16 @@ def open_standard_streams() -> None:
         sys.stdout = _buffered(sys.stdout)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names may have what its encoding lacks
+
+
+def named_output(name: str) -> str:
+    """Return ``-`` for one of the system's names for standard output, such as ``/dev/stdout``, and any other name as it
+    is: what a command says of its work must not stand among the bytes that go there."""
+    if _OPEN_OUTPUTS.match(os.path.abspath(local_text(name))):  # noqa: PTH100 - resolve() would follow the link
+        with suppress(OSError, ValueError):  # such as of a stream without a descriptor
+            if os.path.samestat(os.stat(local_text(name)), os.fstat(sys.stdout.fileno())):  # noqa: PTH116
+                return STDIO
+    return name
 
 
 def _buffered(stream: Any) -> TextIO:

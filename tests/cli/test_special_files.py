@@ -81,6 +81,29 @@ def test_output_can_go_to_the_links_of_the_system_itself():
     assert Path("file").read_bytes() == X and Path("/dev/stdout").is_symlink()
 
 
+@POSIX
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["compress", "x"], "/dev/stdout"),
+        (["decompress", "a.gc"], "/dev/fd/1"),
+        (["decompress", "n.npy.gc", "--only", "n"], "/proc/self/fd/1"),
+        (["series", "restore", "s"], "/dev/stdout"),
+    ],
+)
+def test_by_whatever_name_standard_output_has_the_bytes_alone(command, name):
+    write(x=X, **{"a.gc": archive_of(x=X), "n.npy": npy(np.arange(9.0))})
+    run("compress", "n.npy")
+    run("series", "add", "s", "x", "--step", "1")
+    expected = process(*command, "-o", "-")
+    done = process(*command, "-o", name)
+    assert expected.returncode == done.returncode == 0 and done.stdout == expected.stdout
+    assert done.stderr.count(b"\n") == expected.stderr.count(b"\n")
+    write(file=b"before")
+    assert process(*command, "-o", name, redirect=">> file").returncode == 0
+    assert Path("file").read_bytes() == b"before" + expected.stdout
+
+
 @pytest.mark.parametrize("name", ["я" * 120, "日" * 80, "x" * 240, "é" * 10 + "日" * 70], ids=["2", "3", "1", "mixed"])
 def test_names_of_240_bytes_work_in_every_script(name):
     write(**{name: X})
