@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 from ..errors import GcodecError, InvalidArgument
@@ -123,10 +124,14 @@ class _LockFile:
     """The file of a lock, opened, with the descriptor; None where it is closed.
 
     Processes that are forked meanwhile close it: they would hold the lock, too, should this one be killed.
+
+    Attributes:
+        holder: number of the thread that holds the lock by this file; None if none does.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.holder: int | None = None
         self.descriptor: int | None = _opened_lock(path)
         _LOCK_FILES.add(self)
 
@@ -138,9 +143,15 @@ class _LockFile:
         except FileNotFoundError:
             return False
 
+    def waits_for_itself(self) -> bool:
+        """Return True if this very thread holds the lock, in a call that a signal's handler has interrupted."""
+        held = [file for file in list(_LOCK_FILES) if file.holder == get_ident()]
+        return any(file.is_at(self._path) for file in held)
+
     def close(self) -> None:
         """Close the file, and with it release the lock."""
         _LOCK_FILES.discard(self)
+        self.holder = None
         descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             with naming(self._path):
@@ -188,7 +199,7 @@ def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]
         seconds: how long to wait for another writer.
 
     Raises:
-        GcodecError: another writer has been at work for that long.
+        GcodecError: another writer has been at work for that long, or is the call that this one has interrupted.
         OSError: the folder cannot be written to.
     """
     try:
@@ -208,6 +219,12 @@ def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]
                 assert file.descriptor is not None
                 fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                if file.waits_for_itself():
+                    raise GcodecError(
+                        f"{folder}: this very thread is writing to this folder, in a call that was interrupted, as by "
+                        "the handler of a signal, and does not go on before this one ends: let the handler note the "
+                        "signal, and save after that call"
+                    ) from None
                 if time.monotonic() >= end:
                     raise GcodecError(
                         f"{folder}: another process is writing to this folder, for {seconds:.0f} s "
@@ -218,6 +235,7 @@ def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]
             except OSError:  # a file system without locks
                 break
             if file.is_at(path):
+                file.holder = get_ident()
                 break
             file.close()
             folder.make()

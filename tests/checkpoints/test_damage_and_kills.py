@@ -9,6 +9,7 @@ import re
 import signal
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gcodec.archive import folders
 from gcodec.archive.folders import LOCK, folder_at, one_writer, writer_lock
 from gcodec.checkpoints import Checkpointer, step_folder
 from gcodec.checkpoints.step_files import step_name
+from gcodec.checkpoints.step_folder import StepFolder
 from gcodec.cli import main
 from gcodec.errors import CheckpointWarning, Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files.source import open_regular
@@ -310,7 +312,7 @@ def test_a_writer_that_waits_in_a_folder_that_is_removed_makes_it_again(tmp_path
     monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
     with one_writer(folder_at(place)):
         assert (place / LOCK).exists()
-        with pytest.raises(GcodecError, match="another process"), writer_lock(folder_at(place), seconds=0):
+        with pytest.raises(GcodecError, match="this very thread"), writer_lock(folder_at(place)):
             pass
 
 
@@ -343,14 +345,39 @@ def test_a_forked_process_does_not_keep_the_lock_of_a_writer_that_is_killed(tmp_
 
 def test_a_second_writer_waits_and_then_gives_up(tmp_path):
     pytest.importorskip("fcntl")
+
+    def write() -> None:
+        with writer_lock(folder_at(tmp_path), seconds=0):
+            pass
+
     with (
         writer_lock(folder_at(tmp_path)),
+        ThreadPoolExecutor(1) as others,
         pytest.raises(GcodecError, match="another process is writing"),
-        writer_lock(folder_at(tmp_path), seconds=0),
     ):
-        pass
-    with writer_lock(folder_at(tmp_path), seconds=0):
-        pass
+        others.submit(write).result()
+    write()
+
+
+@pytest.mark.parametrize("again", ["save", "delete"])
+def test_a_handler_that_writes_where_the_call_that_it_interrupts_does_is_told_at_once(tmp_path, monkeypatch, again):
+    pytest.importorskip("fcntl")
+    checkpoints = Checkpointer(tmp_path)
+    checkpoints.save(1, {"w": np.ones(100)})
+    write, told = StepFolder._write, list[str]()
+
+    def interrupted(*arguments: Any) -> Any:
+        with pytest.raises(GcodecError) as error:  # after five minutes it would say that of another process
+            checkpoints.delete(1) if again == "delete" else checkpoints.save(3, {"w": np.ones(5)})
+        told.append(str(error.value))
+        return write(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepFolder, "_write", interrupted)
+        checkpoints.save(2, {"w": np.zeros(100)})
+    assert len(told) == 1 and "this very thread is writing to this folder" in told[0]
+    assert checkpoints.steps() == [1, 2]
+    checkpoints.save(3, {"w": np.ones(5)})
 
 
 def test_a_folder_of_several_users_has_one_lock(tmp_path, monkeypatch):
@@ -364,7 +391,7 @@ def test_a_folder_of_several_users_has_one_lock(tmp_path, monkeypatch):
 
     with writer_lock(folder_at(tmp_path)):
         monkeypatch.setattr(os, "open", open_as_another)
-        with pytest.raises(GcodecError, match="another process"), writer_lock(folder_at(tmp_path), seconds=0):
+        with pytest.raises(GcodecError, match="this very thread"), writer_lock(folder_at(tmp_path)):
             pass
     with writer_lock(folder_at(tmp_path), seconds=0):
         pass

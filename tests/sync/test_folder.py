@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,9 @@ def test_a_second_publisher_waits_for_the_first(tmp_path, monkeypatch):
     def replace(folder: Any, name: str, data: bytes) -> None:
         if not refused:  # the other one comes in between
             refused.append(name)
-            with pytest.raises(GcodecError, match="another process is writing"):
+            with ThreadPoolExecutor(1) as others, pytest.raises(GcodecError, match="another process is writing"):
+                others.submit(second[0].send, second[1]).result()
+            with pytest.raises(GcodecError, match="this very thread is writing"):
                 second[0].send(second[1])
         replace_file(folder, name, data)
 
