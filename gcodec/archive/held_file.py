@@ -46,7 +46,7 @@ class HeldFile:
                 self._check_unchanged()
                 made = make(value.node)
                 self._check_unchanged()
-                value.value, value.node = made, None
+                value.keep(made)
             return value.value
 
     def _check_unchanged(self) -> None:

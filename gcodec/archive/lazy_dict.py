@@ -17,13 +17,20 @@ class Unread:
         read: returns the value of this object, and makes it once, whichever threads ask.
     """
 
+    value: Any
+
     def __init__(self, node: Any, read: Callable[[Unread], Any]) -> None:
-        self.node, self.read, self.value = node, read, _MISSING
+        self.node, self.read = node, read
 
     @property
     def is_read(self) -> bool:
         """True once there is a value."""
-        return self.value is not _MISSING
+        return "value" in vars(self)
+
+    def keep(self, value: Any) -> None:
+        """Take the value, unless there is one: the handler of a signal may have read it while this one was read."""
+        vars(self).setdefault("value", value)
+        self.node = None
 
     def __repr__(self) -> str:
         return repr(self.value) if self.is_read else "<not read>"

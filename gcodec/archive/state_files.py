@@ -293,14 +293,18 @@ class _Segments:
 
     def take(self, view: TensorView) -> tuple[Bytes, bool]:
         """Return the segment of a tensor, and whether no other tensor has its memory."""
-        number = view.segment
-        while number not in self._data:
+        number, is_shared = view.segment, _is_shared(self._entry, view)
+        # The handler of a signal may take tensors at any place here, and what it has taken may be gone.
+        while (data := self._data.get(number)) is None:
             found, part = next(self._ahead, (number, None))
-            self._data[found] = self._archive.segment_bytes(self._entry, view) if part is None else part
-        data, is_shared = self._data[number], _is_shared(self._entry, view)
+            part = self._archive.segment_bytes(self._entry, view) if part is None else part
+            self._data[found] = part
+            if found == number:
+                data = part
+                break
         self._n_read[number] += 1
         if self._n_read[number] >= self._n_wanted[number] and not (self._keeps_shared and is_shared):
-            del self._data[number]
+            self._data.pop(number, None)
         return data, number in self._entry.groups or (self._n_wanted[number] <= 1 and not is_shared)
 
 

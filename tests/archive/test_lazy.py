@@ -265,6 +265,43 @@ def test_threads_get_the_same_tensors_each_read_once(file, n_read):
     assert len({id(value) for value in asked}) == 2 and sorted(n_read) == ["model/a", "model/b"]
 
 
+def test_the_handler_of_a_signal_may_read_what_is_being_read(tmp_path):
+    """It runs between any two lines, some of which a signal meets once in a million times."""
+    whole = torch.arange(500.0)
+    gcodec.save({"a": {"whole": whole, "small": torch.ones(3)}, "b": {"rows": whole[3:9]}}, tmp_path / "small.gc")
+    expected = described(gcodec.load(tmp_path / "small.gc"))
+    reading = {"__getitem__", "once", "keep", "take", "read", "value", "_lazy", "_tensor"}  # each item passes through
+
+    def read(loaded: Any, at: Any) -> list[Any]:
+        """Read everything; where a line is reached first, meanwhile, as well. Return the lines that were reached."""
+        places: list[Any] = []
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            if frame.f_code.co_name not in reading or "gcodec" not in frame.f_code.co_filename:
+                return None
+            place = frame.f_code, frame.f_lineno
+            if event == "line" and place not in places:
+                places.append(place)
+                if place == at:
+                    assert described(loaded) == expected
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            values = [loaded["b"]["rows"], loaded["a"]["small"], loaded["a"]["whole"]]
+        finally:
+            sys.settrace(before)
+        assert described(loaded) == expected
+        again = [loaded["b"]["rows"], loaded["a"]["small"], loaded["a"]["whole"]]
+        assert all(value is other for value, other in zip(values, again, strict=True))
+        assert values[0].untyped_storage().data_ptr() == values[2].untyped_storage().data_ptr()
+        return places
+
+    for place in read(gcodec.load(tmp_path / "small.gc", lazy=True), None):
+        read(gcodec.load(tmp_path / "small.gc", lazy=True), place)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_forked_processes_read_though_a_thread_was_reading(file):
