@@ -71,6 +71,18 @@ def named_parts(parsed: ParsedStructure, names: Iterable[str] | str, where: str)
     return found
 
 
+def listed_names(names: Iterable[str] | str | None) -> Iterable[str] | str | None:
+    """Return a caller's names as they can be gone through more than once; what goes wrong where they are made is no
+    fault of a file, so that none is read before."""
+    if names is None or isinstance(names, str):
+        return names
+    try:
+        several = iter(names)
+    except TypeError:  # which whoever reads the file refuses
+        return names
+    return list(several)
+
+
 def patterns_of(names: Iterable[str] | str, where: str) -> list[_Pattern]:
     """Return a caller's names as patterns. Raises InvalidArgument for what is none; ``where``: for errors."""
     wanted: list[Any]

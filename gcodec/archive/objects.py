@@ -17,6 +17,7 @@ from .dicts import plan_beside, plan_tensors
 from .entries import FileEntry, unsafe_path
 from .held_file import HeldFile
 from .layout import SUFFIX
+from .named_parts import listed_names
 from .own_classes import Classes, KnownClasses
 from .plain_files import PlainFile, opened_plain
 from .reader import ArchiveReader
@@ -159,7 +160,7 @@ def load(
     where, must_map = _checked(options).get("map_location"), bool(options.get("mmap"))
     lazy = bool(options.get("lazy")) or must_map
     check_kind(like, where if device is None else device)
-    known = KnownClasses(classes)
+    known, names = KnownClasses(classes), listed_names(names)
 
     def loaded(opened: ArchiveReader | PlainFile, entry: FileEntry) -> Any:
         wanted = Wanted(placement_of(device, where), like, names, known, max_output_bytes)

@@ -15,6 +15,7 @@ from ..archive.base_tensors import WITH_BASE, Base, BaseSegment
 from ..archive.devices import check_kind, placement_of
 from ..archive.entries import FileEntry
 from ..archive.held_file import HeldFile
+from ..archive.named_parts import listed_names
 from ..archive.own_classes import Classes, KnownClasses
 from ..archive.state_files import Wanted, load_state, plan_state
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_int, check_optional_int
@@ -160,7 +161,7 @@ class Checkpointer:
             OSError: a file cannot be read.
         """
         check_kind(like, device)
-        known, place = KnownClasses(classes), placement_of(device)
+        known, place, names = KnownClasses(classes), placement_of(device), listed_names(names)
         while True:
             number = self.latest() if step is None else step
             if number is None:

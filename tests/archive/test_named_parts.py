@@ -155,6 +155,22 @@ def test_names_of_nothing_are_errors(names, message, file):
         gcodec.load(file, names=names)
 
 
+@pytest.mark.parametrize("error", [KeyError, ValueError, TypeError, AttributeError])
+def test_errors_of_what_gives_the_names_come_out_as_they_are(error, file, tmp_path):
+    """They are no damage of the file, which is not even opened."""
+
+    def names() -> Any:
+        yield "model"
+        raise error("of the caller")
+
+    series = gcodec.Checkpointer(tmp_path / "run")
+    series.save(1, state())
+    for load in (lambda given: gcodec.load(file, names=given), lambda given: series.load(names=given)):
+        with pytest.raises(error, match="of the caller"):
+            load(names())
+        assert load(name for name in ["seen"]) == {"seen": {"a": [1], "b": [2]}}
+
+
 def test_no_names_are_nothing(file):
     with pytest.raises(InvalidArgument, match="names must be a name or several"):
         gcodec.load(file, names=[])
