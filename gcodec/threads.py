@@ -22,6 +22,7 @@ from .errors import InvalidArgument, Unsupported
 _MIN_VALUES_DEFAULT = 1 << 21  #: smaller arrays are coded on the calling thread, unless the caller asks for threads,
 MIN_SHARED = 1 << 18  #: and even smaller ones always: starting threads takes longer than the work
 _MAX_THREADS = 64
+_MOST = 1 << 16  #: more than any machine has, and few enough for the lengths of Python's containers
 _LONGEST_WAIT = 0.5  #: seconds, after which a thread is looked for that may have ended without a word
 
 # Threads share buffers and compiled kernels here, and nobody has tried what becomes of them without the lock. All that
@@ -316,14 +317,14 @@ def n_threads(threads: int | None, n_values: int) -> int:
     check_threads(threads)
     if n_values < MIN_SHARED:
         return 1
-    return min(threads or os.cpu_count() or 1, _MAX_THREADS)
+    return min(os.cpu_count() or 1 if threads is None else operator.index(threads), _MAX_THREADS)
 
 
 def available_threads(threads: int | None = None) -> int:
     """Return ``threads``, or as many as this process may run at once if it is None. Raises InvalidArgument."""
     check_threads(threads)
     if threads is not None:
-        return threads
+        return min(operator.index(threads), _MOST)  # of Python, for sums with others overflow
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -179,6 +179,22 @@ def test_options_of_save_file_of_another_type_are_refused(tmp_path: Path, name, 
     assert not list(tmp_path.iterdir())
 
 
+class _Two:
+    """An integer, as far as Python is concerned."""
+
+    def __index__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("threads", [2, np.uint8(250), 1 << 70, _Two()], ids=str)
+def test_any_integer_is_a_number_of_threads(tmp_path: Path, threads: Any):
+    state = {"a": np.arange(3_000_000, dtype=np.float32)}
+    gcodec.save(state, tmp_path / "a.gc", threads=threads)
+    assert np.array_equal(gcodec.load(tmp_path / "a.gc", threads=threads)["a"], state["a"])
+    frame = gcodec.encode(state["a"], threads=threads)
+    assert np.array_equal(gcodec.decode(frame, threads=threads), state["a"])
+
+
 MODEL = torch.nn.Linear(2, 2)
 ADAPTIVE = ga.Adaptive(Averager(CompressionPlan(TOP)), ga.GraVAC(TOP))
 FLOATS = np.ones(3, np.float32)
