@@ -75,12 +75,22 @@ class CheckpointWarning(UserWarning):
 
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
     """Raise InvalidArgument unless the value of the argument ``name`` is one of ``choices``."""
+    if not _is_one_of(value, choices):
+        raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r:.80}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise InvalidArgument unless the value of the argument ``name`` is True or False, of Python or numpy, or 1 or 0:
+    texts such as "False" would count as True."""
+    if not _is_one_of(value, (True, False)):
+        raise InvalidArgument(f"{name} must be True or False, not {value!r:.80}")
+
+
+def _is_one_of(value: Any, choices: Collection[Any]) -> bool:
     try:
-        known = value in choices
+        return bool(value in choices)
     except (TypeError, ValueError, RuntimeError):  # unhashable, or an array, which compares value by value
-        known = False
-    if not known:
-        raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+        return False
 
 
 def check_int(name: str, value: Any, minimum: int = 0, maximum: int | None = None) -> int:

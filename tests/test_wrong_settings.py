@@ -298,6 +298,74 @@ def test_progress_that_is_no_function_is_refused_before_anything_is_written(tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy", "y.gc"]
 
 
+#: Functions and classes with arguments that are True or False, and good arguments of theirs.
+FLAGS: dict[Callable[..., Any], dict[str, Any]] = {
+    gcodec.save: {"obj": {"a": FLOATS}, "file": "new.gc"},
+    gcodec.load: {"file": "y.gc"},
+    gcodec.save_file: {"tensors": {"a": FLOATS}, "path": "new.gc"},
+    gcodec.load_into: {"model": torch.nn.Linear(3, 1, bias=False), "path": "m.gc"},
+    gcodec.compress_file: {"path": "x.npy", "output": "y.gc"},
+    gcodec.decompress_file: {"path": "y.gc", "output": "x.npy"},
+    gcodec.archive.ArchiveWriter: {"target": "y.gc"},
+    gcodec.Checkpointer: {"folder": "steps"},
+    gcodec.Checkpointer.load: {"self": gcodec.Checkpointer("steps")},
+    gcodec.sync.Publisher: {},
+    gcodec.sync.Publisher.publish: {"self": gcodec.sync.Publisher(), "tensors": {"a": FLOATS}},
+    gcodec.sync.Subscriber: {},
+    gd.allreduce: {"tensor": torch.ones(3)},
+    gd.compress_fsdp: {"model": torch.nn.Linear(2, 2)},
+    gd.AdaptiveGradients: {"model": None, "plan": TOP, "controller": ga.GraVAC(TOP)},
+}
+#: Of ``gcodec.load`` they are in a dictionary of options.
+LOAD_FLAGS = ("lazy", "mmap")
+
+
+def flags_of(function: Callable[..., Any]) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    flags = [parameter.name for parameter in parameters if parameter.annotation == "bool" and parameter.name != "casts"]
+    return [*flags, *(LOAD_FLAGS if function is gcodec.load else ())]
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(function, name) for function in FLAGS for name in flags_of(function)], ids=lambda x: str(x)
+)
+def test_flags_are_true_or_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function, name):
+    """ "no" and "False", as settings of a run may have them, would count as True, and files be replaced."""
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", FLOATS)
+    gcodec.compress_file("x.npy", "y.gc")
+    gcodec.save_file({"weight": torch.ones(1, 3)}, "m.gc")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for wrong in ("no", "False", "", 2, [], None, object(), np.ones(2), torch.zeros(2), math.nan):
+        if wrong is not None or name != "mmap":
+            with pytest.raises(gcodec.InvalidArgument, match=f"{name} must be"):
+                function(**{**FLAGS[function], name: wrong})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_every_public_flag_is_tried():
+    rooms = (gcodec, gcodec.archive, gcodec.sync, gd)
+    public = [getattr(room, name) for room in rooms for name in room.__all__]
+    methods = [value for kind in public if inspect.isclass(kind) for value in vars(kind).values()]
+    # Those of readers, bases, folders and codebooks choose what is read, and are no settings.
+    inner = {"array", "bytes_for", "find", "message", "schedule"}
+    found = {
+        value
+        for value in [*public, *methods]
+        if inspect.isfunction(value) or (inspect.isclass(value) and not issubclass(value, tuple | Exception))
+        if not is_dataclass(value) and not value.__name__.startswith("_") and value.__name__ not in inner
+        if flags_of(value)
+    }
+    assert found == set(FLAGS)
+
+
+@pytest.mark.parametrize("flag", [True, np.True_, 1])
+def test_other_flags_than_pythons_are_taken(tmp_path: Path, flag):
+    np.save(tmp_path / "x.npy", FLOATS)
+    for _ in range(2):
+        gcodec.compress_file(tmp_path / "x.npy", force=flag, smallest=flag)
+
+
 @pytest.mark.parametrize("path", [None, 3, b"x", ["a"]])
 def test_a_dump_is_read_from_a_path(path):
     with pytest.raises(gcodec.InvalidArgument, match="path must be a path or a URL"):

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from ..errors import InvalidArgument, missing_torch
+from ..errors import InvalidArgument, check_flag, missing_torch
 from .lazy_file import TensorFile, open
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ def load_into(
 
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"model must be a torch.nn.Module, not a {type(model).__name__}")
+    check_flag("strict", strict)
+    if not isinstance(prefix, str):
+        raise InvalidArgument(f"prefix must be a string, which may be empty, not {prefix!r:.80}")
     state = model.state_dict(keep_vars=True).items()
     own = {name: value for name, value in state if isinstance(value, torch.Tensor)}
     assign = device is not None

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, TypedDict, Unpack
 
-from ..errors import Corruption, InvalidArgument, Unsupported, did_you_mean
+from ..errors import Corruption, InvalidArgument, Unsupported, check_choice, check_flag, did_you_mean
 from ..files import NOT_ZIP
 from ..files.urls import is_url
 from .base_files import Bases, bases_at, no_base
@@ -215,15 +215,16 @@ def _checked(options: LoadOptions) -> LoadOptions:
         if name not in LoadOptions.__annotations__:
             known = did_you_mean(name, (*LoadOptions.__annotations__, *load.__annotations__))
             raise InvalidArgument(f"load has no argument {name!r}{known}")
-    if options.get("weights_only", True) not in (True, None):
+    try:
+        check_choice("weights_only", options.get("weights_only"), (True, None))
+    except InvalidArgument:
         raise InvalidArgument(
             "weights_only must be True or None, for nothing in a file is executed; torch.load(weights_only=False) "
             "reads a .pt file that you trust, and gcodec.save takes what it returns"
-        )
-    if options.get("lazy", False) not in (True, False):
-        raise InvalidArgument(f"lazy must be True or False, not {options['lazy']!r:.80}")
-    if options.get("mmap") not in (True, False, None):
-        raise InvalidArgument(f"mmap must be True, False or None, not {options['mmap']!r:.80}")
+        ) from None
+    check_flag("lazy", options.get("lazy", False))
+    if options.get("mmap") is not None:
+        check_flag("mmap", options["mmap"])
     return options
 
 

@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
-from ..errors import GcodecError, InvalidArgument, Unsupported, check_function
+from ..errors import GcodecError, InvalidArgument, Unsupported, check_flag, check_function
 from ..files import SUFFIXES, TORCH_SUFFIXES, FilePlan, open_source, plan_or_bytes
 from ..files.source import check_not_at_end, naming, open_regular
 from ..files.urls import Upload, check_free_url, is_url, open_url, path_or_none, place_of, resolved
@@ -193,6 +193,7 @@ def _opened(path: PathOrStream, source: Path | None) -> Iterator[Any]:
 
 def _check_auto_base(auto_base: bool, is_folder: bool, base: Any, mantissa_bits: int | None) -> None:
     """Raise InvalidArgument for ``auto_base`` where it means nothing."""
+    check_flag("auto_base", auto_base)
     if auto_base and not is_folder:
         raise InvalidArgument("auto_base is for a folder: a file has no other version in its archive; give base")
     if auto_base and base is not None:
@@ -236,6 +237,7 @@ def decompress_file(
     """
     source = _source_of(path, output)
     check_function("progress", progress)
+    check_flag("force", force)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
         archive = stack.enter_context(

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..errors import Corruption, GcodecError, InvalidArgument, check_function
+from ..errors import Corruption, GcodecError, InvalidArgument, check_flag, check_function
 from ..files.all_or_nothing import AllOrNothing
 from ..files.elements import width
 from ..files.file_plan import FilePlan, FileSegment, by_segment
@@ -119,6 +119,8 @@ class ArchiveWriter(AllOrNothing):
         if isinstance(target, str | os.PathLike):
             check_archive_name(target)
         check_function("progress", progress)
+        check_flag("force", force)
+        check_flag("smallest", smallest)
         self._threads, self._part_bytes, self._smallest = available_threads(threads), part_bytes, smallest
         self._casts, self._cast_sources = casts, CastSources()
         self._progress = progress or (lambda count: None)

@@ -18,7 +18,7 @@ from ..archive.held_file import HeldFile
 from ..archive.named_parts import listed_names
 from ..archive.own_classes import Classes, KnownClasses
 from ..archive.state_files import Wanted, load_state, plan_state
-from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_int, check_optional_int
+from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_flag, check_int, check_optional_int
 from ..files.file_plan import FilePlan
 from ..files.source import Bytes
 from ..threads import check_threads
@@ -76,6 +76,7 @@ class Checkpointer:
         threads: int | None = None,
     ) -> None:
         check_threads(threads)
+        check_flag("copy_in_memory", copy_in_memory)
         self._full_every = check_full_every(full_every)
         self._keep_last, self._keep_every = check_retention(keep_last, keep_every)
         self._folder = StepFolder(folder, threads=threads)
@@ -161,6 +162,7 @@ class Checkpointer:
             OSError: a file cannot be read.
         """
         check_kind(like, device)
+        check_flag("lazy", lazy)
         known, place, names = KnownClasses(classes), placement_of(device), listed_names(names)
         while True:
             number = self.latest() if step is None else step

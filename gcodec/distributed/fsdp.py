@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument, Unsupported
+from ..errors import InvalidArgument, Unsupported, check_flag
 from .collectives import Collectives, GroupOptions
 from .group import CompressedGroup
 from .modes import FixedBits, Lossless
@@ -283,8 +283,7 @@ def compress_fsdp(
     """
     check_model(model)
     mode = Lossless() if mode is None else mode
-    if not isinstance(parameters, bool):
-        raise InvalidArgument(f"parameters must be True or False, not {parameters!r:.80}")
+    check_flag("parameters", parameters)
     collectives = Collectives(GroupOptions(mode, smallest, threads, timeout, bypass, refresh), "FSDP", on_gpu=True)
     modules = _sharded(model)
     group = None if replicas is None else _group_of(replicas)

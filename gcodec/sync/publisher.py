@@ -15,7 +15,7 @@ from ..archive.base_tensors import WITH_BASE, BaseSegment
 from ..archive.dicts import DICT_PATH
 from ..archive.entries import well_formed
 from ..archive.output import signals_deferred
-from ..errors import InvalidArgument, check_choice, check_int, check_optional_int
+from ..errors import InvalidArgument, check_choice, check_flag, check_int, check_optional_int
 from ..files.elements import stored_as
 from ..files.file_plan import FilePlan, TensorView
 from ..files.safetensors import plan_described
@@ -167,6 +167,7 @@ class Publisher:
         anchor_every, first = check_optional_int("anchor_every", anchor_every), check_int("first", first, 1)
         check_choice("dtype", dtype, (None, *CASTS))
         check_threads(threads)
+        check_flag("on_device", on_device)
         self._anchor_every, self._dtype, self._threads = anchor_every, dtype, threads
         self._part = check_part(part)
         self._on_device = on_device
@@ -211,6 +212,7 @@ class Publisher:
         Raises:
             InvalidArgument: a tensor of another kind or type, or reserved metadata. No version has been made then.
         """
+        check_flag("anchor", anchor)
         own, clock = check_own_metadata(metadata), StageClock()
         new = self._snapshot(tensors, clock)
         state, old = _hash_of(new), self._held

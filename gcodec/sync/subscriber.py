@@ -12,7 +12,17 @@ import xxhash
 from ..archive.base_tensors import Base, BaseSegment
 from ..archive.entries import FileEntry
 from ..archive.output import signals_deferred
-from ..errors import BrokenChain, Corruption, GcodecError, InvalidArgument, NoMemory, Unsupported, check_choice
+from ..errors import (
+    BrokenChain,
+    Corruption,
+    GcodecError,
+    InvalidArgument,
+    NoMemory,
+    Unsupported,
+    check_choice,
+    check_flag,
+    check_output_limit,
+)
 from ..files.elements import stored_as
 from ..files.file_plan import TensorView
 from ..files.source import Bytes
@@ -165,6 +175,8 @@ class Subscriber:
     ) -> None:
         check_choice("like", like, ("numpy", "torch"))
         check_threads(threads)
+        check_flag("on_device", on_device)
+        check_output_limit(max_output_bytes)
         self._part, self._like, self._threads, self._limit = check_part(part), like, threads, max_output_bytes
         self._progress = checked_progress(progress)
         if tensors is not None and not isinstance(tensors, Mapping):

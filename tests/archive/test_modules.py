@@ -162,11 +162,13 @@ def test_what_does_not_fit_is_named_before_anything_is_loaded(change, said, loos
 def test_wrong_arguments_are_named(tmp_path):
     model, path = plain(), save_whole(plain(), tmp_path)
     state: Any = model.state_dict()
+    no_prefix: Any = None
     empty = tmp_path / "empty.gc"
     gcodec.save_file({}, empty)
     for call, said in (
         (lambda: gcodec.load_into(state, path), "model must be a torch.nn.Module, not a OrderedDict"),
         (lambda: gcodec.load_into(model, path, prefix="no/"), "prefix must begin the names"),
+        (lambda: gcodec.load_into(model, path, prefix=no_prefix), "prefix must be a string"),
         (lambda: gcodec.load_into(model, []), "path must name an archive or several"),
         (lambda: gcodec.load_into(model, empty), "and lack short, empty, 0.weight and 10 more"),
         (lambda: gcodec.load_into(model, [path, path]), "two of the archives have it"),

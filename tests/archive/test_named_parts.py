@@ -265,7 +265,7 @@ def test_map_location_moves_all_tensors(location, file):
         ({"map_location": lambda storage, place: 3}, "map_location must return a storage or None, not a int"),
         ({"weights_only": False}, r"weights_only must be True or None, .* torch\.load\(weights_only=False\)"),
         ({"lazy": "x"}, "lazy must be True or False, not 'x'"),
-        ({"mmap": "r"}, "mmap must be True, False or None, not 'r'"),
+        ({"mmap": "r"}, "mmap must be True or False, not 'r'"),
         ({"map_locations": "cpu"}, "load has no argument 'map_locations'; did you mean map_location"),
         ({"pickle_module": None}, "load has no argument 'pickle_module'"),
     ],

@@ -19,7 +19,7 @@ from ...adaptive import Adaptive, Controller, Planner
 from ...adaptive.driver import load_packed_state, packed_state
 from ...averaging.averager import Averager, CompressionPlan
 from ...compressors import Compressor, Frames, alone
-from ...errors import InvalidArgument, PeerError
+from ...errors import InvalidArgument, PeerError, check_flag
 from ..conversation import ConversationRunner
 from ..reduction.allreduce import dense_allreduce
 from ..reduction.gpu_jobs import side_stream_job
@@ -96,6 +96,7 @@ class AdaptiveGradients(CompressedGradients):
             raise InvalidArgument(
                 f"controller must be a Controller, such as GraVAC(TopK(0.1)), not a {type(controller).__name__}"
             )
+        check_flag("overlap", overlap)
         super().__init__(model, plan, optimizer=optimizer, group=group, timeout=timeout)
         self.optimizer, self.samples, self.overlap = optimizer, samples, overlap
         self.adaptive = Adaptive(self.averager, controller)

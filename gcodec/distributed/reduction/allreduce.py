@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ...dtypes import DType
-from ...errors import InvalidArgument, Unsupported, check_choice, check_int, check_optional_int
+from ...errors import InvalidArgument, Unsupported, check_choice, check_flag, check_int, check_optional_int
 from ...tensors import values_of
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless, mode_of
@@ -110,6 +110,7 @@ def allreduce(
     mode.bit_layout(dtype)  # raises where the mode has no ladder for the type, before other ranks wait
     smallest, threads = check_int("smallest", smallest), check_optional_int("threads", threads)
     timeout = check_optional_duration("timeout", timeout)
+    check_flag("async_op", async_op)
     dense = tensor.detach().contiguous().view(-1)
     gradients = None
     if params is not None:
