@@ -192,11 +192,15 @@ def load(
                     raise Unsupported(f"{plain.name}: {NAMES_OF_TORCH}")
                 if device is not None or not (callable(where) or isinstance(where, Mapping)):
                     where = placement_of(device, where).map_location
+                if must_map and not plain.is_zip:
+                    raise Unsupported(f"{plain.name}: {NOT_ZIP}, and torch maps no other: leave out mmap")
                 may_map = lazy and plain.is_zip and isinstance(file, str | os.PathLike) and not is_url(file)
                 return plain.load_torch(file, where, must_map or may_map)
             entry = stack.enter_context(plain.planned())
             if entry.format == "bytes" and plain.kind == "torch":
                 raise Unsupported(f"{plain.name}: {NOT_ZIP}, so that only torch reads it: leave out like")
+            if entry.format == "bytes" and plain.why_bytes:
+                raise Unsupported(f"{plain.name}: is {plain.why_bytes}, of which gcodec reads none")
             if entry.format == "bytes":
                 raise Corruption(f"{found}; nor is it a .pt, .safetensors, .npy, .npz or .gguf file")
             return loaded(plain, entry)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import PurePath
 from typing import Any, BinaryIO, cast
 
-from ..errors import InvalidArgument, LimitExceeded, Unsupported, check_output_limit
-from ..files import ARCHIVE_MAGIC, FilePlan, plan_file
+from ..errors import Corruption, InvalidArgument, LimitExceeded, Unsupported, check_output_limit
+from ..files import ARCHIVE_MAGIC, NOT_ZIP, FilePlan, plan_file
 from ..files.elements import width
-from ..files.file_plan import TensorView
+from ..files.file_plan import FileSegment, TensorView
+from ..files.npy import AS_BYTES
 from ..files.source import Bytes, FileSource, SourceFile, open_source
 from ..files.torch_file import is_torch_zip
 from ..files.urls import is_url
@@ -75,6 +77,12 @@ class PlainFile:
             )
 
     @property
+    def why_bytes(self) -> str:
+        """The reason why a file of tensors has none that can be told apart; empty where there is none to be told."""
+        note = "" if self._plan is None else self._plan.note
+        return "" if note == NOT_ZIP else note.removeprefix(AS_BYTES)
+
+    @property
     def descriptor(self) -> int | None:
         """Number of the open file, where it is one of the system's."""
         return self._source.descriptor
@@ -84,7 +92,19 @@ class PlainFile:
         assert self._plan is not None  # which made the entry
         segment = self._plan.segments[tensor.segment]
         self.check_size(segment.stop - segment.start, f"{entry.path}:{tensor.name}")
-        return self._plan.source.read(segment.start, segment.stop)
+        data = self._plan.source.read(segment.start, segment.stop)
+        if entry.format == "npz":  # numpy checks it, too; torch does not, and may have written none
+            self._check_crc(segment, tensor.name, data)
+        return data
+
+    def _check_crc(self, segment: FileSegment, name: str, data: Bytes) -> None:
+        """Raise Corruption unless the bytes of a segment have the checksum that their zip has of them."""
+        assert self._plan is not None
+        source = self._plan.source
+        found = zlib.crc32(data.data, zlib.crc32(source.read(segment.crc_from, segment.start).data))
+        for at in segment.crc_at:
+            if found != int.from_bytes(source.read(at, at + 4).tobytes(), "little"):
+                raise Corruption(f"{self.name}:{name}: its bytes are not those that the checksum in the file is of")
 
     def segments_bytes(self, wanted: Sequence[tuple[FileEntry, TensorView]]) -> Generator[Bytes, None, None]:
         """Yield the whole segments that tensors are views of."""
@@ -108,7 +128,8 @@ class PlainFile:
     def check_size(self, size: int, what: str) -> None:
         """Raises LimitExceeded if so many bytes, of what is named so in errors, are above the limit."""
         if self._limit is not None and size > self._limit:
-            raise LimitExceeded(f"{self.name}: {what}: {size} bytes are above the limit of {self._limit} bytes")
+            where = self.name if what == PurePath(self.name).name else f"{self.name}: {what}"
+            raise LimitExceeded(f"{where}: {size} bytes are above the limit of {self._limit} bytes")
 
     def load_torch(self, file: object, map_location: Any, mmap: bool) -> Any:
         """Return what ``torch.load(weights_only=True)`` makes of a file of ``torch.save``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pickle import PickleError
 from typing import Any
@@ -21,6 +22,8 @@ _UNREADABLE = (
 )
 #: Parts of what torch says in a RuntimeError of a file that it does not read; others are of memory and devices.
 _OF_FILES = ("TorchScript", "PytorchStreamReader", "Invalid magic number", "corrupt")
+#: Stands before what its unpickler does not take; and what a terminal is commanded by.
+_BEFORE_REASON, _BOLD = "WeightsUnpickler error:", re.compile(r"\x1b\[[0-9;]*m")
 #: What torch says in a RuntimeError where host memory is not there; on devices the error is one of its own.
 _NO_HOST_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 
@@ -64,5 +67,13 @@ def load_torch(
             raise NoMemory(f"{where}: there is no memory to load it: {error}") from error
         if isinstance(error, GcodecError) or not is_of_file:
             raise
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        reason = _reason_of(error)
         raise GcodecError(f"{where}: torch.load(weights_only=True) does not read it: {reason}; {advice}") from error
+
+
+def _reason_of(error: Exception) -> str:
+    """Return what torch says is wrong with a file, in one line: which class it does not know, if that is why. What it
+    says before and after that is advice for those who call it themselves, in bold."""
+    text = _BOLD.sub("", str(error))
+    lines = (text.partition(_BEFORE_REASON)[2].strip() or text).splitlines()
+    return lines[0].partition(". Please ")[0] if lines else repr(error)

@@ -11,8 +11,8 @@ from .elements import check_dtype, numpy_dtype, stored_as
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .gguf import MAGIC as GGUF_MAGIC
 from .gguf import plan_gguf
+from .npy import AS_BYTES, plan_npy
 from .npy import MAGIC as NPY_MAGIC
-from .npy import plan_npy
 from .npz import is_npz, plan_npz
 from .safetensors import looks_like_safetensors, plan_safetensors
 from .source import ArraySource, ByteSource, FileSource, open_source
@@ -99,7 +99,7 @@ def plan_or_bytes(
     try:
         return plan_file(path, source, **options)
     except tolerated as error:
-        note = "kept as plain bytes: " + str(error).removeprefix(f"{path}: ")
+        note = AS_BYTES + str(error).removeprefix(f"{path}: ")
         return assemble(path or "stdin", "bytes", source, [], note=note)
 
 

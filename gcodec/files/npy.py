@@ -18,6 +18,8 @@ from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .source import ByteSource
 
 MAGIC = np.lib.format.MAGIC_PREFIX
+#: Begins the note about a file that is kept without a look at its values.
+AS_BYTES = "kept as plain bytes: "
 VERSIONS = ((1, 0), (2, 0), (3, 0))
 MAX_HEADER = 1 << 16
 #: What Python's parser and numpy raise on a header that is none; MemoryError where it is too deep for the parser.
@@ -87,7 +89,7 @@ def plan_npy(path: str, source: ByteSource, name: str, dtype: str | None = None)
     """
     header = NpyHeader.read_from(source, path)
     if header.dtype.hasobject:
-        return assemble(path, "bytes", source, [], note="kept as plain bytes: an array of Python objects")
+        return assemble(path, "bytes", source, [], note=f"{AS_BYTES}an array of Python objects")
     try:
         segment = npy_segment(header, name, 0, dtype)
     except InvalidArgument as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import Corruption
-from .file_plan import FilePlan, SegmentViews, assemble
+from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .npy import NpyHeader, npy_segment
 from .source import ByteSource, SubSource
 from .zips import Zip, ZipMember, stored_copy
@@ -35,12 +35,21 @@ def plan_npz(path: str, source: ByteSource, archive: Zip, max_unpacked_bytes: in
 
 
 def _pieces(path: str, source: ByteSource, member: ZipMember) -> list[SegmentViews]:
-    """Return the array in a member; none if the member cannot be looked into, then its bytes are just kept."""
+    """Return the array in a member; one of no known type if it cannot be read, so that nobody takes the others for all
+    there are. Its bytes are just kept."""
     within = SubSource(source, member.start, member.stop)
+    name = member.name.removesuffix(".npy")
     try:
         header = NpyHeader.read_from(within, f"{path}: {member.name}")
     except Corruption:
-        return []
-    if header.dtype.hasobject or header.stop != within.size:
-        return []
-    return [npy_segment(header, member.name.removesuffix(".npy"), member.start, crc_at=member.crc_at)]
+        return [_unread(name, "unknown", member)]
+    if header.dtype.hasobject:  # a pickle
+        return [_unread(name, "object", member)]
+    if header.stop != within.size:
+        return [_unread(name, "unknown", member)]
+    return [npy_segment(header, name, member.start, crc_at=member.crc_at)]
+
+
+def _unread(name: str, dtype: str, member: ZipMember) -> SegmentViews:
+    view = TensorView(name, dtype, (member.stop - member.start,), 0)
+    return SegmentViews(FileSegment(member.start, member.stop), (view,))
