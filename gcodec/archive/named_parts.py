@@ -18,27 +18,38 @@ MAX_MEANT = 10_000
 _NOTHING = object()
 
 
-class _Pattern:
-    """A name or pattern of a caller, which means paths equal to it; if there are none, those that it matches.
+class _Patterns:
+    """The names and patterns of a caller. Each means the paths equal to it; if there are none, those that it matches.
 
-    Attributes:
-        text: the name or pattern.
-        n_equal: paths that are the very text.
-        n_fits: paths that the pattern matches.
+    A caller may list as many names as there are paths, so that names are looked up, and only patterns are tried on
+    each path.
+
+    Args:
+        texts: the names and patterns.
     """
 
-    def __init__(self, text: str) -> None:
-        self.text, self._fits = text, re.compile(fnmatch.translate(text)).match
-        self.n_equal = self.n_fits = 0
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._n_equal = dict.fromkeys(texts, 0)  # paths that are the very text
+        signed = [text for text in self._n_equal if any(sign in text for sign in "*?[")]
+        self._fits = {text: re.compile(fnmatch.translate(text)).match for text in signed}
+        self._n_fits = dict.fromkeys(signed, 0)  # paths that the pattern matches
 
     def note(self, path: str) -> None:
         """Count a path."""
-        self.n_equal += path == self.text
-        self.n_fits += self._fits(path) is not None
+        if path in self._n_equal:
+            self._n_equal[path] += 1
+        for text, fits in self._fits.items():
+            self._n_fits[text] += fits(path) is not None
 
-    def means(self, path: str) -> bool:
+    def meaningless(self) -> Iterator[str]:
+        """Yield the texts that mean no path, once all have been counted."""
+        return (text for text, n_equal in self._n_equal.items() if not n_equal and not self._n_fits.get(text, 0))
+
+    def mean(self, path: str) -> bool:
         """Return True for a path that is meant, once all have been counted."""
-        return path == self.text if self.n_equal else self._fits(path) is not None
+        if path in self._n_equal:
+            return True
+        return any(fits(path) is not None for text, fits in self._fits.items() if not self._n_equal[text])
 
 
 def named_parts(parsed: ParsedStructure, names: Iterable[str] | str, where: str) -> Any:
@@ -59,13 +70,11 @@ def named_parts(parsed: ParsedStructure, names: Iterable[str] | str, where: str)
     patterns = patterns_of(names, where)
     meant: list[str] = []
     for path in _paths_in(parsed):
-        for pattern in patterns:
-            pattern.note(path)
+        patterns.note(path)
         if len(meant) < MAX_MEANT:
             meant.append(path)
-    for pattern in patterns:
-        if not pattern.n_fits and not pattern.n_equal:
-            raise InvalidArgument(f"{where}: nothing {no_such(pattern.text)}{did_you_mean(pattern.text, meant)}")
+    for text in patterns.meaningless():
+        raise InvalidArgument(f"{where}: nothing {no_such(text)}{did_you_mean(text, meant)}")
     found = _named_in(_path_of_all(parsed.state), parsed.state, patterns, parsed.classes)
     assert found is not _NOTHING  # some path is meant
     return found
@@ -83,7 +92,7 @@ def listed_names(names: Iterable[str] | str | None) -> Iterable[str] | str | Non
     return list(several)
 
 
-def patterns_of(names: Iterable[str] | str, where: str) -> list[_Pattern]:
+def patterns_of(names: Iterable[str] | str, where: str) -> _Patterns:
     """Return a caller's names as patterns. Raises InvalidArgument for what is none; ``where``: for errors."""
     wanted: list[Any]
     try:
@@ -92,7 +101,7 @@ def patterns_of(names: Iterable[str] | str, where: str) -> list[_Pattern]:
         wanted = [names]
     if not wanted or not all(isinstance(name, str) for name in wanted):
         raise InvalidArgument(f"{where}: names must be a name or several, not {names!r:.80}")
-    return [_Pattern(name) for name in wanted]
+    return _Patterns(wanted)
 
 
 def no_such(name: str) -> str:
@@ -133,9 +142,9 @@ def _children(node: Any, path: str, classes: list[ClassEntry]) -> Iterator[tuple
     return children_of(node, path, classes)
 
 
-def _named_in(path: str, node: Any, patterns: list[_Pattern], classes: list[ClassEntry]) -> Any:
+def _named_in(path: str, node: Any, patterns: _Patterns, classes: list[ClassEntry]) -> Any:
     """Return what is left of a node, or ``_NOTHING``."""
-    if path and any(pattern.means(path) for pattern in patterns):
+    if path and patterns.mean(path):
         return node
     if isinstance(node, list):
         return _list_of_named(path, node, patterns, classes)
@@ -158,11 +167,11 @@ def _named_in(path: str, node: Any, patterns: list[_Pattern], classes: list[Clas
             return {tag: [kept, content[1]]}
         return {tag: [content[0], kept] if tag == "defaultdict" else kept}
     # To the end, for an interrupt while a generator is collected would be lost.
-    n_meant = sum(pattern.means(each) for each in _paths_below(node, path, classes) for pattern in patterns)
+    n_meant = sum(patterns.mean(each) for each in _paths_below(node, path, classes))
     return node if n_meant else _NOTHING
 
 
-def _list_of_named(path: str, node: Any, patterns: list[_Pattern], classes: list[ClassEntry]) -> Any:
+def _list_of_named(path: str, node: Any, patterns: _Patterns, classes: list[ClassEntry]) -> Any:
     """Return the named items of a list or tuple, with None in place of the others."""
     children = _children(node, path, classes)
     found = [_named_in(place, child, patterns, classes) for place, child in children]

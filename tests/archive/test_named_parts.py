@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import io
 from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
@@ -169,6 +170,22 @@ def test_errors_of_what_gives_the_names_come_out_as_they_are(error, file, tmp_pa
         with pytest.raises(error, match="of the caller"):
             load(names())
         assert load(name for name in ["seen"]) == {"seen": {"a": [1], "b": [2]}}
+
+
+def test_names_are_looked_up_and_patterns_alone_tried_on_each_path(file, monkeypatch):
+    """A list of thousands of names would take minutes where there are thousands of paths."""
+    tried, translate = list[str](), fnmatch.translate
+
+    def noted(text: str) -> str:
+        tried.append(text)
+        return translate(text)
+
+    monkeypatch.setattr(fnmatch, "translate", noted)
+    found = gcodec.load(file, names=["model/a.weight", "count", "w[0]", "model/b.*", "tuple/0", "count"])
+    assert tried == ["w[0]", "model/b.*"]
+    assert (found["count"], found["tuple"], found["w[0]"]) == (Counter("aab"), (1, None, None), 7)
+    assert list(found) == ["model", "tuple", "count", "w[0]"]
+    assert list(found["model"]) == ["a.weight", "b.weight"]
 
 
 def test_no_names_are_nothing(file):
