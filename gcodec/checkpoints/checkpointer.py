@@ -241,7 +241,8 @@ class Checkpointer:
     def _note_saved(self, number: int) -> list[int]:
         """Return the steps that retention counts after one was saved, and warn once of what is above it."""
         steps = self.steps()
-        self._saved = [*(step for step in self._saved if step in steps and step != number), number]
+        there = set(steps) - {number}
+        self._saved = [*(step for step in self._saved if step in there), number]
         counted, higher = by_age(steps, self._saved)
         if higher and not self._has_warned:
             self._has_warned = True
@@ -273,8 +274,9 @@ def by_age(steps: list[int], saved: list[int]) -> tuple[list[int], list[int]]:
         steps: that are there, in ascending order.
         saved: those that the run itself has saved, in that order; the last of them is the one at hand.
     """
-    others = [step for step in steps if step not in saved]
-    counted = [step for step in others if step < saved[-1]] + [step for step in saved if step in steps]
+    there, own = set(steps), set(saved)
+    others = [step for step in steps if step not in own]
+    counted = [step for step in others if step < saved[-1]] + [step for step in saved if step in there]
     return counted, [step for step in others if step > saved[-1]]
 
 

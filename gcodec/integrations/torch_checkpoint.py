@@ -293,14 +293,15 @@ class SeriesWriter(CheckpointWriter):
         folder = self._folder()
         names = folder.names()
         complete = STEP_INDEX.numbers(names)
-        self._saved = [*(step for step in self._saved if step in complete), self.step]
+        there = set(complete)
+        self._saved = [*(step for step in self._saved if step in there), self.step]
         counted, higher = by_age(complete, self._saved)
         if higher and self._is_coordinator and not self._has_warned:
             self._has_warned = True
             warnings.warn(left_by_earlier_run(self.folder, self.step, higher), stacklevel=2)
         if self._keep_last is None or len(counted) < self._keep_last:
             return
-        old, oldest_kept = counted[: -self._keep_last], min(counted[-self._keep_last :])
+        old, oldest_kept = set(counted[: -self._keep_last]), min(counted[-self._keep_last :])
         ranks = [self._rank]
         if self._is_coordinator:
             for step in old:
@@ -311,7 +312,7 @@ class SeriesWriter(CheckpointWriter):
                 steps = self._steps_of(rank)
                 steps.delete(
                     [  # without an index, too: the coordinator may have removed it before names were read
-                        step for step in steps.steps() if step in old or (step < oldest_kept and step not in complete)
+                        step for step in steps.steps() if step in old or (step < oldest_kept and step not in there)
                     ]
                 )
             except (GcodecError, OSError) as error:  # the step at hand shall be saved all the same

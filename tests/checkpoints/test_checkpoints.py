@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gcodec.archive import load_file
 from gcodec.checkpoints import Checkpointer
 from gcodec.checkpoints.chain import MAX_CHAIN
+from gcodec.checkpoints.checkpointer import by_age
 from gcodec.checkpoints.step_files import step_name
 from gcodec.errors import CheckpointWarning, InvalidArgument, LimitExceeded, Unsupported
 from tests.checkpoints.checkpoint_cases import SIZE, assert_folder, assert_same, filled, state_of
@@ -238,3 +239,20 @@ def test_small_tensors_of_a_step_stay_differences_beside_those_that_its_new_base
     saved.delete(0)  # whole, and against a step with other groups
     saved.delete(2)
     assert_same(saved.load(3), some_small(3))
+
+
+def test_retention_takes_time_in_proportion_to_the_steps():
+    """A run that keeps thousands of them compares each with few others."""
+
+    class Counted(int):
+        n_compared = 0
+        __hash__ = int.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Counted.n_compared += 1
+            return int(self) == other
+
+    steps: list[int] = [Counted(step) for step in range(500)]
+    counted, higher = by_age(steps, [*map(Counted, range(100, 500)), Counted(50)])
+    assert Counted.n_compared < 10 * len(steps)
+    assert counted == [*range(50), *range(100, 500), 50] and higher == [*range(51, 100)]
