@@ -115,9 +115,11 @@ def save_file(
         bases = None if base is None else stack.enter_context(_bases(base, dtype))
         if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
             raise InvalidArgument(f"{path}: is the base, and would be replaced; write to another file")
-        archive = stack.enter_context(ArchiveWriter(path, threads=threads, force=True, smallest=smallest))
-        earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)
-        archive.add(plan if policy else grouped(plan, earlier), policy, earlier)  # a policy has options for each tensor
+        # Not in the stack, which an interrupt ends without closing what it has just taken out.
+        with ArchiveWriter(path, threads=threads, force=True, smallest=smallest) as archive:
+            earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)
+            parts = plan if policy else grouped(plan, earlier)  # a policy has options for each tensor
+            archive.add(parts, policy, earlier)
 
 
 def load_file(

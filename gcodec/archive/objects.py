@@ -96,9 +96,10 @@ def save(
         bases = None if base is None else stack.enter_context(bases_of(base))
         if bases is not None and isinstance(file, str | os.PathLike) and bases.is_at(file):
             raise InvalidArgument(f"{file}: is the base, and would be replaced; write to another file")
-        archive = stack.enter_context(ArchiveWriter(file, threads=threads, force=True, smallest=smallest))
-        earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)
-        archive.add(grouped(plan, earlier), None, earlier)
+        # Not in the stack, which an interrupt ends without closing what it has just taken out.
+        with ArchiveWriter(file, threads=threads, force=True, smallest=smallest) as archive:
+            earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)
+            archive.add(grouped(plan, earlier), None, earlier)
 
 
 def load(

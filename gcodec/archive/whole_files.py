@@ -140,25 +140,24 @@ def compress_file(
             for _, file in members:
                 _check_kept([target], file, None)
         _check_other_url(output, path, bases)
-        archive = stack.enter_context(
-            ArchiveWriter(
-                output if target is None else target,  # type: ignore[arg-type]
-                threads=threads,
-                force=force,
-                smallest=smallest,
-                attributes=attributes,
-                progress=progress,
-            )
-        )
         common = _policy_maker(mantissa_bits), FileVersions() if auto_base else bases
-        if not is_folder:
-            opened = stack.enter_context(_opened(path, source))
-            add_file(archive, opened, _name_of(path), *common, note=notes.append, dtype=dtype)
         if auto_base:
             members = sorted(members, key=lambda member: step_order(member[0]))
-        for name, file in casts_last(members, itemgetter(1)):
-            with naming(file), open_regular(file) as opened:
-                add_file(archive, opened, name, *common, tolerated=GcodecError, note=notes.append)
+        # Not in the stack, which an interrupt ends without closing what it has just taken out.
+        with ArchiveWriter(
+            output if target is None else target,  # type: ignore[arg-type]
+            threads=threads,
+            force=force,
+            smallest=smallest,
+            attributes=attributes,
+            progress=progress,
+        ) as archive:
+            if not is_folder:
+                with _opened(path, source) as opened:
+                    add_file(archive, opened, _name_of(path), *common, note=notes.append, dtype=dtype)
+            for name, file in casts_last(members, itemgetter(1)):
+                with naming(file), open_regular(file) as opened:
+                    add_file(archive, opened, name, *common, tolerated=GcodecError, note=notes.append)
     return CompressedFile(
         target,
         sum(entry.size for entry in archive.files),

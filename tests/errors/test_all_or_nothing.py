@@ -240,6 +240,29 @@ def test_a_saved_file_is_the_old_one_or_the_new_one(tmp_path, n_drawn):
     )
 
 
+@pytest.mark.parametrize("how", ["object", "dictionary", "file"])
+def test_nothing_is_left_of_a_file_where_pythons_stack_of_blocks_is_interrupted(tmp_path, how):
+    """It is written in Python, and ends a block that it has taken out, or none where it comes in between."""
+    np.save(tmp_path / "x.npy", some_values())
+    state = {"w": some_values()}
+    (tmp_path / "out").mkdir()
+    place = tmp_path / "out" / "x.gc"
+
+    def begin() -> Call:
+        for path in place.parent.iterdir():
+            path.unlink()
+        return {
+            "object": lambda: gcodec.save(state, place, threads=1),
+            "dictionary": lambda: gcodec.save_file(state, place, threads=1),
+            "file": lambda: gcodec.compress_file(tmp_path / "x.npy", place, threads=1),
+        }[how]
+
+    def check(step: Step) -> None:
+        assert [path.name for path in place.parent.iterdir()] in ([], [place.name]), step
+
+    interrupted(begin, lambda code: "ExitStack" in code.co_qualname, check, 10**6)
+
+
 def check_in(either: set[bytes], found: bytes, step: Step) -> None:
     assert found in either, step
 
