@@ -14,7 +14,7 @@ from ..files import ARCHIVE_MAGIC, NOT_ZIP, FilePlan, plan_file
 from ..files.elements import width
 from ..files.file_plan import FileSegment, TensorView
 from ..files.npy import AS_BYTES
-from ..files.source import Bytes, FileSource, SourceFile, open_source
+from ..files.source import Bytes, FileSource, SourceFile, can_seek, open_source
 from ..files.torch_file import is_torch_zip
 from ..files.urls import is_url
 from ..files.zips import MAGICS as ZIP_MAGICS
@@ -163,7 +163,7 @@ def opened_plain(file: str | os.PathLike[str] | BinaryIO, max_output_bytes: int 
         GcodecError: it is a zip file, but malformed.
     """
     is_path = isinstance(file, str | os.PathLike)
-    if not is_path and not (hasattr(file, "seekable") and file.seekable()):
+    if not is_path and not can_seek(file):
         yield None
         return
     with closing(open_source(file)) as source:

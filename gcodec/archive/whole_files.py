@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -473,6 +474,8 @@ def _check_place(name: str, place: object, method: str) -> None:
     """Raises InvalidArgument for what is neither a path, a URL nor a stream that has the method."""
     if not isinstance(place, str | os.PathLike) and not hasattr(place, method):
         raise InvalidArgument(f"{name} must be a path, a URL or a binary stream, not {reprlib.repr(place)}")
+    if isinstance(place, io.TextIOBase):
+        raise InvalidArgument(f"{name} must be a binary stream, not a {type(place).__name__}: open it with 'b'")
 
 
 def _check_other_url(output: object, path: object, bases: Bases | None) -> None:

@@ -295,6 +295,15 @@ def _opened(file: BinaryIO | str | os.PathLike[str]) -> BinaryIO:
     return open_regular(Path(file))
 
 
+def can_seek(stream: Any) -> bool:
+    """Return True for a stream that says that it can seek. A mmap cannot say before Python 3.13, and a member of a
+    ``.tar`` that is read front to back asks the ``.tar``, which has no such method."""
+    try:
+        return hasattr(stream, "seekable") and bool(stream.seekable())
+    except AttributeError:
+        return False
+
+
 def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     """Return a source for a path or an open stream, from where it stands; what cannot seek is copied to a temporary
     file.
@@ -319,7 +328,7 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
         raise InvalidArgument(f"file must be a path or a binary stream, not {type(file).__name__}: open it with 'rb'")
     name = str(getattr(stream, "name", "stream"))
     try:
-        if hasattr(stream, "seekable") and stream.seekable():  # a mmap cannot say before Python 3.13
+        if can_seek(stream):
             _check_has_end(stream)
             if _has_size(stream):
                 return FileSource(stream, owned=opened, name=str(file) if is_url(file) else None)
@@ -349,7 +358,7 @@ def check_not_at_end(stream: Any, name: str) -> None:
         name: its name, for the error.
     """
     try:
-        if not hasattr(stream, "seekable") or not stream.seekable():
+        if not can_seek(stream):
             return
         at = stream.tell()
         size = stream.seek(0, io.SEEK_END)

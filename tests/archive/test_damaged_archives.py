@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -111,6 +112,25 @@ def test_streams_that_wrongly_say_that_they_can_seek_are_read(tmp_path):
     gcodec.compress_file(Unseekable(npy(np.arange(5))), tmp_path / "x.gc")
     assert gcodec.decompress_file(tmp_path / "x.gc", tmp_path / "x.npy") == [tmp_path / "x.npy"]
     assert (tmp_path / "x.npy").read_bytes() == npy(np.arange(5))
+
+
+@pytest.mark.parametrize("mode", ["r:gz", "r|gz"])
+def test_members_of_a_tar_are_read_though_it_goes_front_to_back(mode, tmp_path):
+    gcodec.save({"x": np.arange(3)}, tmp_path / "x.gc")
+    np.save(tmp_path / "y.npy", np.arange(4))
+    with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as shards:
+        for name in ("x.gc", "y.npy", "x.gc"):
+            shards.add(tmp_path / name, name)
+    found = list[object]()
+    with tarfile.open(tmp_path / "all.tar.gz", mode) as shards:
+        for member in shards:
+            file: Any = shards.extractfile(member)
+            if member.name == "x.gc":
+                found += gcodec.load(file)["x"].tolist()
+            else:
+                gcodec.compress_file(file, tmp_path / "y.gc")
+    (array,) = gcodec.load(tmp_path / "y.gc").values()
+    assert found == [0, 1, 2, 0, 1, 2] and array.tolist() == [0, 1, 2, 3]
 
 
 def test_archives_cut_off_anywhere_are_refused():

@@ -73,6 +73,18 @@ def test_what_is_no_place_of_a_file_is_refused_by_name(place, files):
                 function(files[0], place)
 
 
+def test_files_that_are_open_for_text_are_refused_before_anything_is_written(files):
+    gcodec.compress_file("x.npy", "v.gc")
+    before = sorted(Path().iterdir())
+    for function, place in ((gcodec.compress_file, "x.npy"), (gcodec.decompress_file, "v.gc")):
+        text: Any = io.StringIO()
+        with pytest.raises(InvalidArgument, match="output must be a binary stream, not a StringIO"):
+            function(place, text)
+        with pytest.raises(InvalidArgument, match="path must be a binary stream, not a StringIO"):
+            function(text, "new")
+        assert text.getvalue() == "" and sorted(Path().iterdir()) == before
+
+
 @pytest.mark.parametrize("form", ["{}/new/", "{}/there/", "file://{}/new/"])
 def test_a_path_that_ends_in_a_slash_is_no_file_to_be_written(form, tmp_path):
     (tmp_path / "there").mkdir()
