@@ -74,8 +74,9 @@ def read_header(source: ByteSource, path: str) -> tuple[int, dict[str, Any]]:
         raise Corruption(
             f"{path}: the header has {start - 8} bytes; there is room for {min(source.size - 8, MAX_HEADER)}"
         )
+    text = source.read(8, start).tobytes()  # what is raised here is no fault of the text
     try:
-        header = json.loads(source.read(8, start).tobytes().decode(), object_pairs_hook=_without_duplicates)
+        header = json.loads(text.decode(), object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise Corruption(f"{path}: malformed .safetensors header: {error}") from error
     if not isinstance(header, dict):

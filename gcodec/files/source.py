@@ -182,6 +182,27 @@ class SubSource:
         return self._source.read(self._start + start, self._start + stop)
 
 
+class WatchedSource:
+    """The bytes of another source, and what reading them has raised.
+
+    Attributes:
+        size: their number.
+        error: what reading has raised last, but for bytes that are not there; None if nothing.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source, self.size = source, source.size
+        self.error: Exception | None = None
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return bytes ``start`` to ``stop``; raises what the source raises."""
+        try:
+            return self._source.read(start, stop)
+        except Exception as error:
+            self.error = None if isinstance(error, InsufficientData) else error
+            raise
+
+
 class SourceFile(io.RawIOBase):
     """A source as a read-only binary file, for libraries that want one (zipfile).
 
@@ -190,8 +211,7 @@ class SourceFile(io.RawIOBase):
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__()
-        self._source, self._at = source, 0
-        self._error: Exception | None = None
+        self._source, self._at = WatchedSource(source), 0
 
     def readable(self) -> bool:
         return True
@@ -220,14 +240,10 @@ class SourceFile(io.RawIOBase):
 
     def _next(self, size: int) -> Bytes:
         """Return the next bytes, all that are left if ``size`` is below 0, and step behind them."""
-        try:
-            left = max(0, self._source.size - self._at)
-            count = left if size < 0 else min(size, left)
-            begin = min(self._at, self._source.size)  # behind the end there is nothing, as in a file
-            data = self._source.read(begin, begin + count)
-        except Exception as error:
-            self._error = None if isinstance(error, InsufficientData) else error
-            raise
+        left = max(0, self._source.size - self._at)
+        count = left if size < 0 else min(size, left)
+        begin = min(self._at, self._source.size)  # behind the end there is nothing, as in a file
+        data = self._source.read(begin, begin + count)
         self._at += count
         return data
 
@@ -237,8 +253,8 @@ class SourceFile(io.RawIOBase):
         Args:
             error: what the library has raised.
         """
-        if self._error is not None:
-            raise self._error
+        if self._source.error is not None:
+            raise self._source.error
         if isinstance(error.__context__, OSError) and error.__context__.errno is not None:
             raise error.__context__
 

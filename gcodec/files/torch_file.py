@@ -50,8 +50,9 @@ def _pieces(path: str, source: ByteSource, archive: Zip, name: str) -> list[Segm
     order = members.get("byteorder")
     if order and source.read(order.start, min(order.stop, order.start + 16)).tobytes() != b"little":
         raise Unsupported(f"{path}: the .pt file is big-endian; only little-endian ones can be read")
+    data = source.read(pickle.start, pickle.stop).tobytes()  # what is raised here is no fault of the pickle
     try:
-        tensors = _by_storage(source.read(pickle.start, pickle.stop).tobytes(), name)
+        tensors = _by_storage(data, name)
         return [_piece(members[STORAGE + key], views) for key, views in tensors.items()]
     except (ValueError, KeyError) as error:
         raise Unsupported(f"{path}: {error}") from error

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO, BinaryIO, cast
 
 from ..errors import Corruption, InsufficientData, LimitExceeded, NoMemory, Unsupported
-from .source import ByteSource, FileSource, SourceFile, SubSource, naming
+from .source import ByteSource, FileSource, SourceFile, SubSource, WatchedSource, naming
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 LOCAL, LOCAL_CRC = struct.Struct("<4s10xI8xHH"), 14
@@ -72,6 +72,7 @@ class Zip:
             Corruption: not a readable zip.
         """
         before = _bytes_before(source)
+        source = watched = WatchedSource(source)
         file = SourceFile(SubSource(source, before, source.size) if before else source)
         try:
             with zipfile.ZipFile(cast(IO[bytes], file)) as archive:
@@ -85,6 +86,8 @@ class Zip:
             members = tuple(_member(source, *both) for both in zip(infos, places, strict=True))
             return cls(members, False, min((info.header_offset for info in infos), default=0))
         except _DIRECTORY_ERRORS as error:
+            if watched.error is not None:  # of what is read here, beside what zipfile reads
+                raise watched.error from watched.error.__cause__
             file.check_was_read(error)
             raise Corruption(f"{path}: not a readable zip file: {error}") from error
 

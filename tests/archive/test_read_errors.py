@@ -2,6 +2,7 @@
 
 import io
 import json
+import zipfile
 from contextlib import closing
 
 import numpy as np
@@ -66,7 +67,12 @@ class FailingSource(ArraySource):
 
 
 @pytest.mark.parametrize(
-    "cause", [OSError(5, "reset"), OSError("no number"), MemoryError(), StoreError("denied")], ids=repr
+    "cause",
+    [
+        *(OSError(5, "reset"), OSError("no number"), MemoryError(), StoreError("denied")),
+        *(ValueError("of the store"), KeyError("of the store"), zipfile.BadZipFile("of the store")),
+    ],
+    ids=repr,
 )
 @pytest.mark.parametrize("name", ["npy", "npz", "compressed.npz", "safetensors", "pt", "gguf", "bin"])
 def test_an_error_of_reading_a_tensor_file_is_no_malformed_file(name, cause):
