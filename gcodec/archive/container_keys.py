@@ -29,9 +29,12 @@ def check_key(key: Any, where: str) -> None:
     if isinstance(key, Enum) or type(key) in KEY_TYPES or type(key).__module__ == "torch":
         parts = ()  # torch's types and devices; of its tensors none is a key, which the node of a key says
     if is_torch(key) or not all(part is None or type(part) in (bool, int, float, str) for part in parts):
+        found = f"a {type(key).__name__}"
+        if numbers := [part for part in (parts or (key,)) if isinstance(part, np.generic)]:  # as of a Counter of labels
+            found = f"a number of numpy's, a {type(numbers[0]).__name__}: pass key.item()"
         raise InvalidArgument(
-            f"{where}: a key must be a string, a number, a member of an enumeration, a path, a date, or a tuple of "
-            f"strings and numbers, to be saved, not a {type(key).__name__}"
+            f"{where}: a key must be a string, an integer or float of Python's, a member of an enumeration, a path, a "
+            f"date, or a tuple of strings and numbers, to be saved, not {found}"
         )
     if any(type(part) is int and part.bit_length() > MAX_KEY_BITS for part in parts):
         raise InvalidArgument(f"{where}: an integer that is a key must have at most {MAX_KEY_BITS} bits to be saved")

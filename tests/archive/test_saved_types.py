@@ -311,6 +311,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a set": ({Frozen((1,))}, "x: an item of a set must be no Frozen"),
     "a set in a set": ({frozenset([(Moments(1),)])}, "x: an item of a set must be no Moments"),
     "a key": ({Moments(1): 2}, "x: a key must be a string"),
+    "a number of numpy as a key": ({np.int64(1): 2}, r"x: a key must be .*, not a number of numpy's, .* key\.item\(\)"),
+    "one in a tuple": ({("a", np.float32(1)): 2}, r"x: a key must be .*, not a number of numpy's, .* key\.item\(\)"),
     "a tensor as a key": ({torch.ones(1): 2}, "x: a key must be a string"),
     "an error": (ValueError("x"), "x: a ValueError cannot be saved"),
     "torch's results": (torch.max(torch.ones(2, 2), 0), "x: a torch.return_types.max cannot be saved"),
