@@ -255,6 +255,14 @@ class TensorFile:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> Any:
+        """Raises InvalidArgument: a process that is started anew, such as a worker that loads data, has no open file of
+        another's."""
+        raise InvalidArgument(
+            f"{self._archive.name}: must be opened by its path in each process, for an open archive cannot be pickled "
+            "or copied; processes that are forked can use it as it is"
+        )
+
     def __repr__(self) -> str:
         return f"TensorFile({self._archive.name!r}, {len(self)} tensors)"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
+import pickle
 import signal
 import tracemalloc
 from pathlib import Path
@@ -450,6 +452,12 @@ def test_texts_with_code_points_beyond_unicode_are_damage():
     sound = object_archive({"numpy": "x"}, "gc".encode("utf-32-le"), "<U1", 4)
     with gcodec.open(io.BytesIO(sound)) as file:
         assert file.get_slice("x")[1] == "c"
+
+
+@pytest.mark.parametrize("use", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda use: use.__name__)
+def test_an_open_archive_says_why_no_other_process_gets_it(path, use):
+    with gcodec.open(path) as file, pytest.raises(InvalidArgument, match="opened by its path in each process"):
+        use(file)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
