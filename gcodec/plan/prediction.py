@@ -7,11 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType
-from ..format.codebook import Codebook, limited_lengths, residual_codebook
+from ..format.codebook import Codebook, residual_codebook
 from ..format.prelude import TEMPLATE_COLUMNS
 from ..format.tables import digit_tables
 from ..kernels.core.bundles import Geometry, Residuals
@@ -19,6 +20,7 @@ from ..kernels.core.specialized import Specialized
 from ..kernels.predict import medians
 from ..kernels.predict import rows as kernels
 from ..kernels.predict.scale_steps import N_SUMS
+from ..kernels.predict.trials import fit_residuals
 from ..memory import acquire, release, residual_scratch_for
 
 _MIN_ROWS = 32  #: fewer do not pay for their template
@@ -39,6 +41,7 @@ _NO_TEMPLATE = np.zeros(0, np.float32)  #: stands for a base
 _SCALE_BITS, _STREAM_BITS = 24, 8.5  #: what a row's scale and a sub-stream's length and spare bits take
 
 _find_promising, _median_row = Specialized(kernels.find_promising), Specialized(medians.median_row)
+_count_sample, _fit_residuals = Specialized(kernels.count_residual_sample), Specialized(fit_residuals)
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,7 @@ def _rows_of(shapes: tuple[tuple[int, ...], ...]) -> RowTensors:
     return RowTensors(tensors)
 
 
-@dataclass(frozen=True)
-class _Trial:
+class _Trial(NamedTuple):
     """Blocks that were predicted for a trial.
 
     Attributes:
@@ -173,19 +175,23 @@ class Predictor:
         if not self._trials:  # mostly
             return None
         choice, bits, template_bits = np.full(len(plain_bits), -1, np.int64), plain_bits.copy(), 0.0
+        digit_bits = digit_tables(self._dtype.bits // 4)[2]
         chosen: list[tuple[np.ndarray, int, Codebook]] = []
         for trial in self._trials:
             n_columns, before = len(trial.template), bits[trial.begin : trial.end]
             n_rows = 1 + self._block / n_columns if n_columns else 0
             overhead = n_rows * _SCALE_BITS + self._block / stream_len * _STREAM_BITS
-            codebook, after = _fit(trial.counts * trial.every, self._dtype, before, overhead)
-            better = trial.counts.any(axis=1) & (after < before)
-            saved, cost = float((before - after)[better].sum()), 32 * n_columns + _TABLE_BITS
+            lengths, after = np.empty(1 + 15 * (self._dtype.bits // 4), np.uint8), np.empty(len(before))
+            saved = _fit_residuals[None](
+                trial.counts, trial.every, digit_bits, before, float(overhead), lengths, after
+            )
+            cost = 32 * n_columns + _TABLE_BITS
             if len(chosen) < MAX_TEMPLATES and saved > cost + _MARGIN * float(before.sum()):
+                better = after < before
                 choice[trial.begin : trial.end][better] = len(chosen)
                 before[better] = after[better]
                 template_bits += cost
-                chosen.append((trial.template, trial.origin, codebook))
+                chosen.append((trial.template, trial.origin, residual_codebook(lengths)))
         templates, origins, codebooks = zip(*chosen, strict=True) if chosen else ((), (), ())
         return Prediction(templates, origins, codebooks, choice, template_bits + float(bits.sum())) if chosen else None
 
@@ -244,7 +250,8 @@ class Predictor:
         counts = np.zeros((end - begin, 256), np.uint32)
         geometry = Geometry(len(self._values), self._block, _SAMPLE_STREAM)
         sample = kernels.ResidualSample(self._dtype.narrow.code, begin, origin, every)
-        kernels.count_residual_sample(self._values, source, geometry, sample, template, scratch, counts)
+        types = self._dtype.bits, None if source is None else source.flags.aligned
+        _count_sample[types](self._values, source, geometry, sample, template, scratch, counts)
         return _Trial(begin, end, origin, template, counts, every)
 
 
@@ -270,35 +277,3 @@ def template_of(values: np.ndarray, dtype: DType, tensor: Rows) -> np.ndarray:
     _median_row[dtype.bits](flat, dtype.narrow.code, n_sampled, n_rows // n_sampled, template, scratch)
     return template
 
-
-def _fit(counts: np.ndarray, dtype: DType, plain_bits: np.ndarray, overhead: float) -> tuple[Codebook, np.ndarray]:
-    """Fit a codebook to the blocks that gain by being predicted.
-
-    Args:
-        counts: Integers[n_blocks, 256], residuals of each block.
-        dtype: Type of the array.
-        plain_bits: float64[n_blocks], what each block takes if it is not predicted.
-        overhead: Bits that a block takes besides its residuals.
-
-    Returns:
-        The codebook, and float64[n_blocks], what each block takes then.
-    """
-    codebook = _codebook(counts.sum(axis=0), dtype)
-    for last in (False, True):  # two rounds: the codebook depends on the blocks, and the blocks on the codebook
-        lengths = np.frombuffer(codebook.lengths, np.uint8).astype(np.float64)
-        bits = _bits(counts, lengths, dtype) + overhead
-        if not last and (bits < plain_bits).any():
-            codebook = _codebook(counts[bits < plain_bits].sum(axis=0), dtype)
-    return codebook, bits
-
-
-def _bits(counts: np.ndarray, lengths: np.ndarray, dtype: DType) -> np.ndarray:
-    """Return the bits that each row of counted residuals takes, given code lengths; with zeros, of digits alone."""
-    digits = digit_tables(dtype.bits // 4)[2].astype(np.float64)
-    return counts @ (lengths + digits)
-
-
-def _codebook(counts: np.ndarray, dtype: DType) -> Codebook:
-    """Return a code for all symbols, the ones not seen included."""
-    n_symbols = 1 + 15 * (dtype.bits // 4)
-    return residual_codebook(limited_lengths(counts[:n_symbols].astype(np.uint64) * 16 + 1))
