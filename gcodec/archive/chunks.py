@@ -391,10 +391,11 @@ def _packed_frame(
 ) -> Packed:
     from .. import codec
     from ..frame.decode import FrameReader
+    from ..frame.sizes import roomy_size
     from ..options import EncoderOptions
 
     bits, earlier = _as_bits(data, dtype), None if base is None else _as_bits(base, dtype)
-    out = None if take is None else take(codec.max_encoded_size(bits.size, dtype))
+    out = None if take is None else take(roomy_size(bits.size, dtype))
     exactly: dict[str, Any] = {"options": EncoderOptions(smallest=True)} if smallest else {}
     how = options or exactly
     frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, out=out, **how)

@@ -181,7 +181,10 @@ def _frame(writer: FrameWriter, target: np.ndarray | None) -> bytes | memoryview
     """Write a frame to where its caller wants it, and return it as :func:`encode_values` does. Raises FullError."""
     limit = writer.form.limit
     if target is not None and (limit > _MAX_POOLED_BYTES or len(target) >= limit + writer.form.trial):
-        return target.data[: writer.write(target[:limit])]
+        size = writer.write(target[: limit + writer.form.trial])  # with room for a trial, none is made elsewhere
+        if size > limit:
+            raise FullError
+        return target.data[:size]
     if limit <= _MAX_POOLED_BYTES:
         buffer = acquire("frame", _new_buffer)
         size = writer.write(buffer)

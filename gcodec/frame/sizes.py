@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from functools import cache
 
 from ..dtypes import BY_NAME, DType
 from ..errors import InvalidArgument, check_choice
@@ -46,6 +47,22 @@ def max_encoded_size(shape: int | Sequence[int], dtype: str) -> int:
     planes_and_levels = MAX_PLANES + 2 * MAX_LEVELS
     prelude = HEADER_BYTES + 8 * len(dims) + planes_and_levels + 4 * -(-n >> log2) + 16
     return prelude + raw_bytes(n, BY_NAME[dtype], 1 << log2)
+
+
+@cache
+def block_sizes(dtype: DType, log2: int) -> tuple[int, int]:
+    """Return the largest number of bytes of a block of 2**log2 values, and of its trial."""
+    block = 1 << log2
+    return header.BLOCK_HEADER + block * dtype.itemsize, block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
+
+
+def roomy_size(n_values: int, dtype: str) -> int:
+    """Return the bytes of a buffer for a frame in which every block can be tried where it is to lie, so that none is
+    copied; arguments and errors as of :func:`max_encoded_size`."""
+    kind = BY_NAME[dtype]
+    forms = (kind, kind.wide, kind.signed, kind.fine)
+    trials = [block_sizes(form, block_log2(form))[1] for form in forms if form is not None]
+    return max_encoded_size(n_values, dtype) + max(trials)
 
 
 def raw_bytes(n_values: int, dtype: DType, block: int) -> int:

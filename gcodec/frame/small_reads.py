@@ -30,8 +30,7 @@ from ..memory import acquire, release, scratch_for
 from ..plan.codebooks import shipped_for
 from .coded_blocks import decode_coded_blocks, form_of
 from .decode import margin
-from .sizes import block_log2
-from .writer import block_sizes
+from .sizes import block_log2, block_sizes
 
 #: Beyond so many values, threads may decode them, and the calls' share of the time is small.
 MAX_SMALL_VALUES = (1 << 18) - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from ..format.change_codebook import ChangeCodebook
 from ..format.modes import BitLayout, lossless
 from ..format.prelude import Start, bare_start, start_of
 from ..format.shipped_changes import shortest_record
-from ..kernels.block import header
 from ..kernels.block.block_index import seal_prelude
 from ..kernels.core.bundles import Geometry
 from ..kernels.core.specialized import Specialized
@@ -27,7 +26,7 @@ from ..tensors import Values
 from ..threads import OrderedWriter, n_threads, run_parallel
 from .coded_blocks import CodedEncoder
 from .kinds import BLOCK_KINDS, BlockEncoder
-from .sizes import block_log2, raw_bytes
+from .sizes import block_log2, block_sizes, raw_bytes
 
 
 class FullError(Exception):
@@ -258,13 +257,6 @@ def start_of_changes(values: Values, codebook: ChangeCodebook, base_hash: int, b
     bare = bare_start(dtype, layout.mode, container, shape, block_log2, STREAM_LOG2, layout.widths, layout.levels)
     n_blocks = -(-prod(shape) >> block_log2)
     return start_of(bare, n_blocks, (shortest_record(codebook),), (), (_BASE,), (), base_hash)
-
-
-@cache
-def block_sizes(dtype: DType, log2: int) -> tuple[int, int]:
-    """Return the largest number of bytes of a block of 2**log2 values, and of its trial."""
-    block = 1 << log2
-    return header.BLOCK_HEADER + block * dtype.itemsize, block * 8 + block * (12 + dtype.head_bits) // 8 + 4096
 
 
 def put_block(buffer: np.ndarray, size: int, out: np.ndarray, at: int) -> int:
