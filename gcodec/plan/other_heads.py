@@ -48,8 +48,9 @@ def with_other_heads(
         return results
     for other, which in ((dtype.signed, _SIGN), (dtype.fine, _FINE)):
         if other is not None and tell & which:
-            columns = with_sign(first.columns, other.head_bits - dtype.head_bits)  # which may not pay with this head
-            candidate = planner.best(other, [first.stream_log2], columns)
+            # Where columns differ in scale, they do so whatever else is in the head.
+            columns = with_sign(first.columns, other.head_bits - dtype.head_bits)
+            candidate = planner.candidate(other, first.stream_log2, columns)
             results.append((candidate, 0.0 if smallest else other.min_saving))
     return results
 
