@@ -24,6 +24,8 @@ _MIN_SEEN = 4  #: a head must occur so many times as often as there are numbers 
 #: What bits in the head have to save for each value, in 1/256 bits; and for each number that may follow a head, because
 #: it seems to save about half of that by chance alone.
 _MIN_SAVED, _CHANCE = 13, 370
+#: What mantissa bits have to save beside the sign: a frame must be smaller by more if they are to be worth their time.
+_MIN_SAVED_BESIDE = 38
 
 
 @kernel
@@ -121,4 +123,5 @@ def bits_tell(values, head_shift, n_more, counts):
         for k in range(n_numbers):
             signs[k & 1] += numbers[k]
         of_sign += _saved(signs, 1, total)
-    return (of_sign > 0) + 2 * (n_more > 0 and of_all > 0)
+    beside = of_all - max(of_sign, np.int64(0)) - _MIN_SAVED_BESIDE * n_seen
+    return (of_sign > 0) + 2 * (n_more > 0 and of_all > 0 and beside > 0)
