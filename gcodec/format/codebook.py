@@ -245,9 +245,9 @@ def residual_codebook(lengths: np.ndarray) -> Codebook:
 
 def residual_record(codebook: Codebook) -> bytes:
     """Return the record of a residual codebook (docs/format.md section 5)."""
-    lengths = [*codebook.lengths[: 1 + codebook.n_symbols], 0]
-    nibbles = bytes(low | high << 4 for low, high in zip(lengths[0:-1:2], lengths[1::2], strict=False))
-    record = struct.pack("<BBH", RESIDUAL, len(codebook.ranges), 0) + nibbles
+    n_bytes = (2 + codebook.n_symbols) // 2  # of the lengths of all symbols and zero, and of none behind them
+    lengths = np.frombuffer(codebook.lengths, np.uint8, 2 * n_bytes)
+    record = struct.pack("<BBH", RESIDUAL, len(codebook.ranges), 0) + (lengths[0::2] | lengths[1::2] << 4).tobytes()
     return record + bytes(-len(record) % 4)
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dtypes import DType
-from ..format.columns import for_kernels
+from ..format.columns import ColumnReferences, for_kernels
 from ..format.modes import BitLayout, lossless
 from ..format.prelude import N_RECORDS_AT, start_of
 from ..kernels.block.encode import CodedEncoding
@@ -124,6 +124,24 @@ class _Memory(NamedTuple):
     view: memoryview
 
 
+class Tried(NamedTuple):
+    """Says what became of the attempt to encode an array as a short one.
+
+    Attributes:
+        frame: The frame; None if the array is not short, something is worth a closer look, or other blocks than coded
+            ones may be smaller.
+        profile: What the array is like (``profile_of``); None if that was not looked at.
+        columns: Column references that suit it, if these were looked for; else None.
+    """
+
+    frame: bytes | memoryview | None
+    profile: int | None
+    columns: tuple[ColumnReferences, ...] | None = None
+
+
+_UNTRIED = Tried(None, None)
+
+
 class ShortForm:
     """Holds what encoding a short array takes that depends on no value: one object for each combination.
 
@@ -177,26 +195,25 @@ class ShortForm:
             out.data,
         )
 
-    def encode(self, values: np.ndarray, out: Any) -> tuple[bytes | memoryview | None, int]:
-        """Return the frame of uintW[n_values], in ``out`` unless that is None, and what the array is like
-        (``profile_of``). The frame is None where something is worth a closer look, or where the array may be smaller in
-        other blocks than coded ones."""
+    def encode(self, values: np.ndarray, out: Any) -> Tried:
+        """Try to make the frame of uintW[n_values], in ``out`` unless that is None."""
         kind, step, rules = self._look
         profile: int = look_at[kind](values, step, rules)
         if profile or (self._may_repeat and repeats(values)):
-            return None, profile
+            return Tried(None, profile)
         plan = self._plan
         if plan.asks_for_other_heads and telling_bits(values, self._dtype):
-            return None, 0
-        if plan.tables is not None and fit_columns(values, plan.tables, self._dtype):
-            return None, 0
+            return Tried(None, 0)
+        columns = () if plan.tables is None else fit_columns(values, plan.tables, self._dtype)
+        if columns:
+            return Tried(None, 0, columns)
         memory: _Memory = acquire(self._key, self._new_memory)
         end = self._encode(values, memory)
         frame = None
         if end:
             frame = memory.view[:end].tobytes() if out is None else copied_to_caller(memory.view[:end], out)
         release(self._key, memory)
-        return frame, 0
+        return Tried(frame, 0, columns)
 
     def _encode(self, values: np.ndarray, memory: _Memory) -> int:
         """Write the frame of an array that neither repeats values nor may have column references or the sign in its
@@ -281,18 +298,14 @@ def _form_of(
     return ShortForm(dtype, shape, container, layout, options, plan)
 
 
-def encode_short(request: EncodeRequest, out: Any) -> tuple[bytes | memoryview | None, int | None]:
+def encode_short(request: EncodeRequest, out: Any) -> Tried:
     """Encode a short array as one frame.
 
     Args:
         request: The array, and how to encode it.
         out: Writable buffer for the frame, or None.
-
-    Returns:
-        The frame; None if the array is not short, or may be smaller otherwise than as coded blocks. And what the array
-        is like (``profile_of``); None if that was not looked at.
     """
-    (bits, dtype, shape, container), layout, _, options, _, _, fixed, _, base, standalone, one_base = request
+    (bits, dtype, shape, container), layout, _, options, _, _, fixed, _, base, standalone, one_base, _ = request
     n_values = len(bits)
     if not (
         n_values < _MAX_SHORT
@@ -304,6 +317,6 @@ def encode_short(request: EncodeRequest, out: Any) -> tuple[bytes | memoryview |
         and standalone
         and not options.smallest
     ):
-        return None, None
+        return _UNTRIED
     tensors = shapes_that_matter(request)
     return _form_of(dtype, shape, container, layout, options, tensors, n_values).encode(bits, out)

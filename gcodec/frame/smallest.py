@@ -78,9 +78,11 @@ def _usual(options: EncoderOptions) -> EncoderOptions:
 
 def _encode_array(request: EncodeRequest, out: Any = None) -> bytes | memoryview:
     """Do what :func:`encode_array` does, once."""
-    short, profile = encode_short(request, out)
+    short, profile, columns = encode_short(request, out)
     if short is not None:
         return short
+    if columns is not None:
+        request = request._replace(columns=columns)
     if profile is None:
         profile = profile_of(request.values) if len(request.values.bits) else 0
     smallest: bytes | memoryview | None = None

@@ -49,6 +49,8 @@ class Tables:
         rows: The same.
         weighed: How they are sampled to choose tensors, and what references must save.
         fitted: int64[n, 6], how they are sampled to fit references, as the kernel takes it.
+        alone: Where there is a single tensor, ``fitted`` and the number of references, first for one for each group of
+            columns, then for one for each column; empty where there are several.
         whole: int64[n], the number of the tensor that each is a matrix of; its own if it is none.
         is_part: bool[n], which are matrices of others.
         max_columns: Columns of the widest.
@@ -77,6 +79,12 @@ class Tables:
         )
         every = np.maximum(n_rows // np.maximum(_MIN_FIT_ROWS, _MIN_FIT_VALUES // n_columns), 1)
         self.fitted = np.column_stack([shapes[:, :3], n_columns, n_rows // every, every])
+        self.alone: tuple[tuple[np.ndarray, int], ...] = ()
+        if len(rows) == 1:
+            by_column = self.fitted.copy()
+            by_column[:, N_SHARING] = 1
+            tables = self.fitted, by_column
+            self.alone = tuple([(table, int(n_columns[0]) // int(table[0, N_SHARING])) for table in tables])
 
 
 def tables_of(shapes: Sequence[Sequence[int]]) -> Tables | None:
@@ -119,11 +127,15 @@ def fit_columns(values: np.ndarray, tables: Tables, dtype: DType) -> tuple[Colum
     scratch = acquire(key, lambda: ColumnScratch(np.empty(size, dtype.uint), *np.empty((2, size), np.int32)))
     head, columns = (dtype.head_shift, dtype.head_mask), tuple[ColumnReferences, ...]()
     if _weigh_columns[dtype.bits](values, tables.weighed, *head, scratch, gains):
-        chosen = _chosen(tables, gains, dtype)
-        tensors = np.ascontiguousarray(tables.fitted[chosen])
-        tensors[gains[chosen, BY_COLUMN] >= gains[chosen, BY_GROUP], N_SHARING] = 1
-        numbers = tensors[:, N_COLUMNS] // tensors[:, N_SHARING]
-        heads = np.empty(int(numbers.sum()), np.int8)
+        if tables.alone:
+            tensors, n_heads = tables.alone[gains.item(0, BY_COLUMN) >= gains.item(0, BY_GROUP)]
+            chosen = [0]
+        else:
+            numbers = _chosen(tables, gains, dtype)
+            tensors = np.ascontiguousarray(tables.fitted[numbers])
+            tensors[gains[numbers, BY_COLUMN] >= gains[numbers, BY_GROUP], N_SHARING] = 1
+            n_heads, chosen = int((tensors[:, N_COLUMNS] // tensors[:, N_SHARING]).sum()), numbers.tolist()
+        heads = np.empty(n_heads, np.int8)
         _find_column_heads[dtype.bits](values, tensors, *head, scratch, heads)
         columns = _references(tables, chosen, tensors, heads)
     if size <= _MAX_POOLED_COLUMNS:
@@ -133,8 +145,6 @@ def fit_columns(values: np.ndarray, tables: Tables, dtype: DType) -> tuple[Colum
 
 def _chosen(tables: Tables, gains: np.ndarray, dtype: DType) -> np.ndarray:
     """Return the numbers of the tensors that get references, rising; ``gains``: float64[n, 2], what these promise."""
-    if len(gains) == 1:  # the one that promises to save
-        return np.zeros(1, np.int64)
     gain = gains.max(axis=1)
     promised = gain > dtype.bits * tables.weighed.min_gain
     if tables.is_part.any():
@@ -171,7 +181,7 @@ def _signed_heads(more_bits: int) -> np.ndarray:
 
 
 def _references(
-    tables: Tables, chosen: np.ndarray, tensors: np.ndarray, heads: np.ndarray
+    tables: Tables, chosen: Sequence[int], tensors: np.ndarray, heads: np.ndarray
 ) -> tuple[ColumnReferences, ...]:
     """Return the column references of chosen tensors.
 
@@ -182,7 +192,7 @@ def _references(
         heads: int8, the heads of one after another.
     """
     found, at = [], 0
-    for number, (start, n_columns, group, *_) in zip(chosen.tolist(), tensors.tolist(), strict=True):
+    for number, (start, n_columns, group, *_) in zip(chosen, tensors.tolist(), strict=True):
         end = at + n_columns // group
         found.append(ColumnReferences(start, tables.rows[number].stop, n_columns, group, heads[at:end]))
         at = end

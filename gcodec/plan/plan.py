@@ -256,7 +256,9 @@ def make_plan(
         form.sampling,
         SampleMemory.take(form.sampling),
     )
-    columns = fit_columns(values, form.tables, dtype) if form.tables is not None and not special else ()
+    columns: tuple[ColumnReferences, ...] = ()
+    if form.tables is not None and not special:
+        columns = fit_columns(values, form.tables, dtype) if request.columns is None else request.columns
     tell = 0
     if form.asks_for_other_heads:
         tell = ALL_TELL if form.smallest else telling_bits(values, dtype)
@@ -464,7 +466,7 @@ plan_form = lru_cache(256)(PlanForm)
 
 def _form_for(request: EncodeRequest, block: int) -> PlanForm:
     """Return what planning an array depends on, beside its values; arguments as of :func:`make_plan`."""
-    (values, dtype, _, _), layout, _, options, _, _, fixed, _, _, standalone, _ = request
+    (values, dtype, _, _), layout, _, options, _, _, fixed, _, _, standalone, _, _ = request
     references = None if fixed is None else fixed.references
     return plan_form(len(values), dtype, layout, options, block, references, standalone, shapes_that_matter(request))
 

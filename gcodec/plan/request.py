@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..format.codebook import Codebook
+from ..format.columns import ColumnReferences
 from ..format.modes import BitLayout
 from ..options import EncoderOptions
 from ..tensors import Values
@@ -52,6 +53,7 @@ class EncodeRequest(NamedTuple):
         base: uintW[n_values], an earlier array of this kind that may be referred to, or None.
         standalone: True if the frame is not one of several that share codebooks.
         one_base: A base to try for all blocks, as suits numbers that are no sizes, such as indices; or None.
+        columns: Column references that suit the values with the usual head, if these were looked for; else None.
     """
 
     values: Values
@@ -65,3 +67,4 @@ class EncodeRequest(NamedTuple):
     base: np.ndarray | None = None
     standalone: bool = False
     one_base: int | None = None
+    columns: tuple[ColumnReferences, ...] | None = None
