@@ -92,7 +92,7 @@ def encode_values(
     Raises:
         InvalidArgument: If ``out`` is not writable or too small, or a level does not exist.
     """
-    target = None if out is None else _target(out)
+    target = None if out is None else target_of(out)
     is_plain = not plan.codebooks and (not request.bit_layout.lossy or request.options.exact_if_smaller)
     if is_plain or plan.prediction is not None:  # else coded blocks are, where levels are read
         check_levels_exist(request)
@@ -124,7 +124,7 @@ def exactly(request: EncodeRequest, dtype: DType | None = None) -> EncodeRequest
 def check_apart(request: EncodeRequest, out: Any) -> None:
     """Raise InvalidArgument if a caller's buffer shares memory with what is read while it is written: the frame would
     hold other values, and no checksum would tell."""
-    target = _target(out)
+    target = target_of(out)
     for name, array in (("x", request.values.bits), ("levels", request.levels), ("base", request.base)):
         if array is not None and len(array) and np.may_share_memory(target, array):
             raise InvalidArgument(f"out must not share memory with {name}, which is read while out is written")
@@ -135,7 +135,7 @@ def copied_to_caller(frame: bytes | memoryview, out: Any) -> bytes | memoryview:
     InvalidArgument if ``out`` is not writable or too small."""
     if out is None:
         return frame
-    target = _target(out)
+    target = target_of(out)
     if len(target) < len(frame):
         raise OutputTooSmall(_TOO_FEW.format(len(target)))
     target[: len(frame)] = np.frombuffer(frame, np.uint8)
@@ -158,7 +158,7 @@ class OutputTooSmall(InvalidArgument):
 _TOO_FEW = "out has {} bytes, too few for the frame; max_encoded_size() bytes always suffice"
 
 
-def _target(out: Any) -> np.ndarray:
+def target_of(out: Any) -> np.ndarray:
     """Return a caller's buffer as uint8[n]. Raises InvalidArgument."""
     try:
         target = np.frombuffer(out, np.uint8)

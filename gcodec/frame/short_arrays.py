@@ -47,7 +47,7 @@ from ..plan.request import EncodeRequest
 from ..plan.sampling import SampleMemory, SamplePlanner, has_few_heads, has_others
 from ..threads import MIN_SHARED
 from .coded_blocks import CodedForm, coded_form, encode_coded_blocks, with_runs
-from .encode import copied_to_caller
+from .encode import copied_to_caller, target_of
 from .sizes import block_log2
 from .writer import FrameForm, frame_form, seal
 
@@ -154,7 +154,7 @@ class ShortForm:
         plan: What planning depends on.
     """
 
-    __slots__ = ("_dtype", "_key", "_look", "_may_repeat", "_n_blocks", "_out_bytes", "_plan", "_ways")
+    __slots__ = ("_dtype", "_key", "_look", "_may_repeat", "_n_blocks", "_out_bytes", "_plan", "_room", "_ways")
 
     def __init__(
         self,
@@ -177,8 +177,8 @@ class ShortForm:
                 self._ways[kind, length] = _Way(len(self._ways), kind, kept, options, length, container, shape)
         ways = list(self._ways.values())
         self._n_blocks = ways[0].form.n_blocks
-        n_bytes = max(way.form.limit + way.form.trial for way in ways)
-        self._out_bytes = 1 << n_bytes.bit_length()  # a few sizes for all shapes
+        self._room = max(way.form.limit + way.form.trial for way in ways)
+        self._out_bytes = 1 << self._room.bit_length()  # a few sizes for all shapes
         self._key = _key_of(tuple(self._ways), ways[0].fit.key, plan.sampling.key, self._n_blocks, self._out_bytes)
 
     def _new_memory(self) -> _Memory:
@@ -208,16 +208,21 @@ class ShortForm:
         if columns:
             return Tried(None, 0, columns)
         memory: _Memory = acquire(self._key, self._new_memory)
-        end = self._encode(values, memory)
-        frame = None
-        if end:
+        room = memory.out
+        if out is not None and len(target := target_of(out)) >= self._room:  # no copy is needed
+            room = target
+        end = self._encode(values, memory, room)
+        frame: bytes | memoryview | None = None
+        if end and room is not memory.out:
+            frame = room.data[:end]
+        elif end:
             frame = memory.view[:end].tobytes() if out is None else copied_to_caller(memory.view[:end], out)
         release(self._key, memory)
         return Tried(frame, 0, columns)
 
-    def _encode(self, values: np.ndarray, memory: _Memory) -> int:
+    def _encode(self, values: np.ndarray, memory: _Memory, out: np.ndarray) -> int:
         """Write the frame of an array that neither repeats values nor may have column references or the sign in its
-        heads to the memory; return its bytes, 0 where :meth:`encode` has no frame."""
+        heads to the start of ``out``; return its bytes, 0 where :meth:`encode` has no frame."""
         plan = self._plan
         planner = _tuple(SamplePlanner, (values, None, 1, plan.references, None, plan.sampling, memory.samples))
         first, others = candidates(planner, plan, self._dtype, (), plan.tables, 0)
@@ -253,7 +258,7 @@ class ShortForm:
             if second is not None and promised_bits(first, coded_bits, second, gain) < all_bits:
                 return 0
         books: Books = with_runs(tables, n_books)
-        form, coded, out = way.form, way.coded, memory.out
+        form, coded = way.form, way.coded
         coding = _tuple(
             CodedEncoding,
             (
