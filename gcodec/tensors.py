@@ -224,9 +224,19 @@ def check_tensor(x: Any, argument: str = "x") -> tuple[DType, Any]:
     return value_type, integer
 
 
+@cache
+def _plain_kinds() -> tuple[type, type]:
+    """Return torch's own classes of dense tensors."""
+    import torch
+
+    return torch.Tensor, torch.nn.Parameter
+
+
 def check_has_data(x: Any, argument: str = "x") -> None:
     """Raise InvalidArgument for a tensor that says it is on a device, but has no memory there: one of fake, distributed
     or nested tensors, or of those made of others; and for one of a lazy module, which has no shape yet."""
+    if type(x) in _plain_kinds() and not x.is_nested:
+        return
     if (kind := type(x).__name__) in ("UninitializedParameter", "UninitializedBuffer"):
         raise InvalidArgument(f"{argument} must have values, but this {kind} gets its shape in the first forward pass")
     if kind == "FakeTensor" or hasattr(x, "full_tensor") or x.is_nested or hasattr(x, "__tensor_flatten__"):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, check_is_fault_of, missing_torch
-from ..files.elements import PAIRS, RAW_BITS, name_of, numpy_dtype
+from ..files.elements import NUMPY_NAMES, PAIRS, RAW_BITS, name_of, numpy_dtype
 from ..files.file_plan import TensorView, row_major
 from ..files.npy import reinterpreted
 from ..files.source import Bytes
@@ -155,6 +155,10 @@ def ml_dtype(name: str) -> Any:
     return getattr(ml_dtypes, name, None)
 
 
+#: Types of numbers as they are stored, by their types in numpy.
+_PLAIN = {np.dtype(name).newbyteorder("<"): name for name in NUMPY_NAMES}
+
+
 def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...], Bytes]:
     """Return an array's type, shape and little-endian row-major bytes; a copy only where it is not laid out like that.
 
@@ -165,6 +169,10 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
     Raises:
         InvalidArgument: a type without fixed-size elements, a sparse tensor, or ``dtype`` does not fit.
     """
+    if type(value) is np.ndarray and dtype is None and value.flags.c_contiguous:  # most, and soon told
+        name = _PLAIN.get(value.dtype)
+        if name is not None:
+            return name, value.shape, value.reshape(-1).view(np.uint8)
     if is_torch(value):
         own = str(value.dtype).removeprefix("torch.")
         if dtype is not None and dtype != own:
@@ -181,6 +189,11 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
     return name, array.shape, np.ascontiguousarray(little).reshape(-1).view(np.uint8)
 
 
+def is_at_hand(value: Any) -> bool:
+    """Return True for a torch tensor whose bytes lie in the host's memory as they are stored."""
+    return bool(value.is_cpu and value.is_contiguous() and not value.is_conj() and not value.is_neg())
+
+
 def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
     import torch
 
@@ -193,7 +206,10 @@ def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
         )
     check_not_freed(value, "value")
     try:
-        flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        if is_at_hand(value):
+            flat = value.detach().reshape(-1)
+        else:
+            flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # of tensors made of others
         check_is_fault_of(value, error)
         raise InvalidArgument(f"the values of this {type(value).__name__} cannot be read: {error}") from None

@@ -25,6 +25,8 @@ KEY_TYPES = (bytes, np.str_, PosixPath, WindowsPath, PurePosixPath, PureWindowsP
 
 def check_key(key: Any, where: str) -> None:
     """Raises InvalidArgument for a key that cannot be saved, of the dictionary at the place ``where``."""
+    if type(key) is str:  # most
+        return
     parts = key if type(key) is tuple else (key,)
     if isinstance(key, Enum) or type(key) in KEY_TYPES or type(key).__module__ == "torch":
         parts = ()  # torch's types and devices; of its tensors none is a key, which the node of a key says

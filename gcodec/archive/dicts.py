@@ -223,6 +223,8 @@ def plan_tensors(
         check_dtype(kind)
     own = _strings(metadata)
     for name in tensors:
+        if type(name) is str and len(name) <= LONGEST_NAME and name.isascii():  # most
+            continue
         if not _is_text(name):
             raise InvalidArgument(f"a tensor's name must be a string that UTF-8 can encode, not {name!r}")
         if len(name.encode()) > LONGEST_NAME:
@@ -277,8 +279,8 @@ def _stored_arrays(
     of_all = dtype if isinstance(dtype, str) else None
     type_of = dtype if isinstance(dtype, Mapping) else None  # asked once, because Mapping takes a microsecond to tell
     for name, given in tensors.items():
-        value = host_array(given, f"tensor {name!r}")
-        kinds.add("torch" if is_torch(value) else "numpy")
+        value = given if type(given) is np.ndarray else host_array(given, f"tensor {name!r}")
+        kinds.add("numpy" if value is given and type(value) is np.ndarray else "torch" if is_torch(value) else "numpy")
         memory = None if name in untied else memory_of(value)
         key = memory, None if type_of is None else type_of.get(name)
         if memory is not None and key in first and first[key][1]() is not None:

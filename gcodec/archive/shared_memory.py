@@ -93,6 +93,8 @@ def lies_in(value: Any, data: np.ndarray) -> bool:
     """Return True if the bytes of an array or tensor, as they are stored, are its very memory and no copy."""
     if is_torch(value):
         return bool(value.is_cpu) and value.data_ptr() == data.__array_interface__["data"][0]
+    if data.base is not None and (data.base is value or data.base is value.base):
+        return True
     return bool(np.may_share_memory(np.asarray(value), data))
 
 
@@ -100,7 +102,7 @@ def _storage_of(tensor: Any) -> Hashable:
     """Return what torch tensors of one storage and type have in common; None for one that is stored alone."""
     if not tensor.numel() or tensor.is_neg() or tensor.is_conj():
         return None
-    return str(tensor.device), tensor.untyped_storage().data_ptr(), tensor.dtype
+    return tensor.device, tensor.untyped_storage().data_ptr(), tensor.dtype
 
 
 def stored_views(tensors: Sequence[Any]) -> list[StoredView]:

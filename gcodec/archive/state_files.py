@@ -21,7 +21,7 @@ from ..files.file_plan import FilePlan, TensorView
 from ..files.safetensors import plan_described
 from ..files.source import Bytes, naming
 from ..tensors import is_torch
-from .arrays import as_bytes, default_kind
+from .arrays import as_bytes, default_kind, is_at_hand
 from .devices import Placement
 from .entries import FileEntry
 from .held_file import HeldFile
@@ -93,7 +93,7 @@ class TensorSource:
         number = bisect_right(self._starts, start) - 1
         value: Any = self._leaves[number - 1].value if number else None
         if is_torch(value):
-            return bool(value.is_cpu and value.is_contiguous() and not value.is_conj() and not value.is_neg())
+            return is_at_hand(value)
         return not isinstance(value, np.ndarray) or (value.flags.c_contiguous and value.dtype.byteorder != ">")
 
     def _piece(self, number: int) -> Bytes:

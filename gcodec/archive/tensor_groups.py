@@ -5,6 +5,7 @@ A frame and an entry of the index for each would take more time and room than th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -143,9 +144,12 @@ def _copies(plan: FilePlan, views: Mapping[int, Sequence[TensorView]]) -> frozen
     """Return the numbers of segments with small tensors that are copies of each other, as far as their ends tell."""
     is_at_hand = getattr(plan.source, "is_at_hand", None)
     read, alike = plan.source.read, dict[tuple[int, bytes], list[int]]()
+    n_of_size = Counter(segment.stop - segment.start for segment in plan.segments)
     for number, segment in enumerate(plan.segments):
         start, size = segment.start, segment.stop - segment.start
-        if MIN_COPY <= size <= MAX_SMALL and segment.dtype is not None and is_at_hand is not None and is_at_hand(start):
+        if not MIN_COPY <= size <= MAX_SMALL or segment.dtype is None or n_of_size[size] < 2:
+            continue
+        if is_at_hand is not None and is_at_hand(start):
             alike.setdefault((size, read(start, start + _EDGE).tobytes()), []).append(number)
     found = set[int]()
     for (_, edge), numbers in alike.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from json.encoder import encode_basestring
 from typing import Any
 
 from ..dtypes import DTYPES
@@ -140,8 +141,9 @@ def safetensors_header(tensors: Mapping[str, Described], metadata: Mapping[str, 
         InvalidArgument: a dtype that .safetensors lacks, one of pairs without a dimension, a reserved name, or a header
             beyond the format's limit.
     """
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
-    at = 0
+    entries, at = list[str](), 0
+    if metadata is not None:
+        entries.append('"__metadata__":' + json.dumps(dict(metadata), separators=(",", ":"), ensure_ascii=False))
     for name, (dtype, shape, size) in tensors.items():
         if name == "__metadata__":
             raise InvalidArgument(
@@ -159,9 +161,13 @@ def safetensors_header(tensors: Mapping[str, Described], metadata: Mapping[str, 
                     "element; store it with the shape [1]"
                 )
             sizes[-1] *= 2
-        header[name] = {"dtype": code, "shape": sizes, "data_offsets": [at, at + size]}
+        # Each entry as text: objects for all of them would take three times as long.
+        shape_text = ",".join(map(str, sizes))
+        entries.append(
+            f'{encode_basestring(name)}:{{"dtype":"{code}","shape":[{shape_text}],"data_offsets":[{at},{at + size}]}}'
+        )
         at += size
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = f"{{{','.join(entries)}}}".encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise InvalidArgument(f"a .safetensors header of {len(text)} bytes is above the limit of {MAX_HEADER}")
