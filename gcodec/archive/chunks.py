@@ -44,8 +44,9 @@ MIN_RUN, CHUNK_COST = 1 << 12, 16
 FOUND_FRAME, FOUND_REPEATS = 0.95, 0.02
 #: Records that take more than this share of their size field by field are tried with Zstandard as they are, too.
 RECORDS_LIKELY = 0.97
-#: Bytes of a part of a tensor, in its middle, that are looked at for repetitions: an eighth of a whole part.
-LOOKED_AT = 1 << 19
+#: Bytes of a part of a tensor, in its middle, that are looked at for repetitions, least and most: a quarter of a part,
+#: and an eighth of one that is as large as any.
+LEAST_LOOKED_AT, LOOKED_AT = 1 << 16, 1 << 19
 #: Least share of its size that a base must save a part: for less nobody should have to keep another file.
 WORTH_A_BASE = 0.005
 
@@ -318,8 +319,9 @@ def found_chunk(packed: Packed, dtype: str) -> Packed:
 
 def _repeats_values(data: Bytes, dtype: str) -> bool:
     """Return True if values of a type occur again one after the other, as far as a sample from the middle tells."""
-    start = max(data.size - LOOKED_AT, 0) // 16 * 8  # where values begin, of whatever type
-    return has_repeats(data[start : start + LOOKED_AT], min(width(dtype) or 1, 4))
+    size = min(max(data.size // 4, LEAST_LOOKED_AT), LOOKED_AT)
+    start = max(data.size - size, 0) // 16 * 8  # where values begin, of whatever type
+    return has_repeats(data[start : start + size], min(width(dtype) or 1, 4))
 
 
 def has_repeats(data: Bytes, step: int = 1) -> bool:
