@@ -48,19 +48,21 @@ def with_other_heads(
         return results
     for other, which in ((dtype.signed, _SIGN), (dtype.fine, _FINE)):
         if other is not None and tell & which:
-            # Where columns differ in scale, they do so whatever else is in the head.
             columns = with_sign(first.columns, other.head_bits - dtype.head_bits)
-            candidate = planner.candidate(other, first.stream_log2, columns)
+            if which == _SIGN and tell & _ONE_SIGN:  # which changes nothing of what columns are worth
+                candidate = planner.candidate(other, first.stream_log2, columns)
+            else:  # they may not pay with this head
+                candidate = planner.best(other, [first.stream_log2], columns)
             results.append((candidate, 0.0 if smallest else other.min_saving))
     return results
 
 
-ALL_TELL = 3  #: what :func:`telling_bits` returns at most
+ALL_TELL = 3  #: what stands for all bits, as :func:`telling_bits` returns them
 
 
 def telling_bits(values: np.ndarray, dtype: DType) -> int:
     """Return which bits of uintW[n] may be worth a place in the head: 1 for the signs, 2 for these and mantissa bits,
-    and the sum for either; 0 for none."""
+    and the sum for either; 0 for none. 4 is added where no values differ in their signs, as far as some show."""
     n = len(values)
     if n < MIN_SIGNED_VALUES or dtype.signed is None:
         return 0
@@ -76,7 +78,7 @@ def _new_counts() -> np.ndarray:
     return np.empty((2, MAX_TOLD_HEADS << _FINE_BITS + 1), np.uint32)
 
 
-_SIGN, _FINE = 1, 2  #: bits that may be worth a place in the head, as ``bits_tell`` numbers them
+_SIGN, _FINE, _ONE_SIGN = 1, 2, 4  #: what ``bits_tell`` says: bits that may be worth a place in the head, and why
 _FINE_BITS = 3  #: mantissa bits in the head of a fine type
 _bits_tell = Specialized(bits_tell)
 

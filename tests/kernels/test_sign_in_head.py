@@ -39,8 +39,11 @@ def tell(dtype: str, values: np.ndarray, n_more: int) -> bool:
     found = sign_in_head.bits_tell(bits, kind.head_shift, n_more, counts)
     if n_more:  # signs alone are asked for at the same time
         alone = sign_in_head.bits_tell(bits, kind.head_shift, 0, counts)
-        assert found & 1 == alone
-    return bool(found >> (n_more > 0))
+        assert found & 1 == alone & 1
+    nonzero = values[values != 0]
+    has_one_sign = bool((nonzero < 0).all() or (nonzero > 0).all())
+    assert found >> 2 == (found & 3 > 0 and has_one_sign)
+    return bool(found & (2 if n_more else 1))
 
 
 @pytest.mark.parametrize("dtype", SIGNED_DTYPES)
@@ -63,7 +66,8 @@ def test_mantissa_bits_tell_where_they_depend_on_the_exponents_and_only_there(dt
     mixed = np.exp2(rng.uniform(-3, 3, n)) * rng.choice([-1, 1], n)  # whose bits are as good as uniform
     assert not tell(dtype, mixed, 3)
     assert tell(dtype, 1 + 0.02 * rng.standard_normal(n), 3)
-    assert tell(dtype, np.abs(rng.standard_normal(n)), 3)
+    assert not tell(dtype, np.abs(rng.standard_normal(n)), 3)  # by less than the signs do, which tell alone
+    assert tell(dtype, np.abs(rng.standard_normal(n)), 0)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 100])

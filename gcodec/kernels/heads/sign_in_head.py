@@ -78,7 +78,7 @@ def _saved(counts, n_bits, total):
 @kernel
 def bits_tell(values, head_shift, n_more, counts):
     """Return whether signs of an array can be guessed from the heads, by some of its values: 1; or signs and mantissa
-    bits: 2; or both: 3.
+    bits: 2; or both: 3. To what is not 0, 4 is added where all of these values have the same sign.
 
         value        s hhhhhhhh mmm mmmm
         number                  mmms      which may be worth a place in the head; ``n_more`` bits and the sign
@@ -92,7 +92,7 @@ def bits_tell(values, head_shift, n_more, counts):
         counts: uint32[2, MAX_TOLD_HEADS << n_more + 1 or more], scratch.
     """
     n, sign_shift, size = len(values), width_of(values) - 1, MAX_TOLD_HEADS << n_more + 1
-    mask, more_mask, n_seen = MAX_TOLD_HEADS - 1, (1 << n_more) - 1, 0
+    mask, more_mask, n_seen, n_negative = MAX_TOLD_HEADS - 1, (1 << n_more) - 1, 0, 0
     # Counters of their own for every other value: an addition to the same one waits for that before.
     both = subarray(counts, 0, 2 * size)
     for k in range(2 * size):
@@ -108,6 +108,7 @@ def bits_tell(values, head_shift, n_more, counts):
             if values[i]:
                 both[(i & 1) * size + (np.int64(head) << n_more + 1 | number)] += U32(1)
                 n_seen += 1
+                n_negative += number & 1
     even, odd = subarray(counts, 0, size), subarray(counts, size, size)
     of_sign, of_all = -_MIN_SAVED * n_seen, -_MIN_SAVED * n_seen
     signs, n_numbers = subarray(odd, 0, 2), 2 << n_more
@@ -124,4 +125,5 @@ def bits_tell(values, head_shift, n_more, counts):
             signs[k & 1] += numbers[k]
         of_sign += _saved(signs, 1, total)
     beside = of_all - max(of_sign, np.int64(0)) - _MIN_SAVED_BESIDE * n_seen
-    return (of_sign > 0) + 2 * (n_more > 0 and of_all > 0 and beside > 0)
+    tell = np.int64(of_sign > 0) + 2 * (n_more > 0 and of_all > 0 and beside > 0)
+    return tell + 4 * (tell > 0 and (n_negative == 0 or n_negative == n_seen))
