@@ -30,7 +30,7 @@ MAX_TEMPLATES = 96  #: in a frame
 _TABLE_BITS = 600  #: what a residual codebook costs in the frame, about
 _MARGIN = 0.002  #: smallest share of its size that prediction must take off a tensor
 #: One value in so many (first) is sampled of tensors of up to so many (second); of larger ones, one in _MAX_EVERY.
-_EVERY_BY_SIZE, _MAX_EVERY = ((1, 1 << 14), (4, 1 << 16), (8, 1 << 20)), 16
+_EVERY_BY_SIZE, _MAX_EVERY = ((1, 1 << 15), (4, 1 << 16), (8, 1 << 20)), 16
 _SAMPLE_STREAM = 256  #: values per sub-stream in samples, which does not change what is counted
 _SLACK_BITS = 0.8  #: per value: how much worse a row predicts than the median of many
 _SIGN_BITS = 1.0  #: likewise what coded blocks with the sign in the head take off, and what the median gains on them
