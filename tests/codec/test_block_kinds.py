@@ -65,7 +65,7 @@ class NovelDecoder:
 
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan every second block as the new kind, which the encoder knows; short arrays, too, which get no plan else."""
-    monkeypatch.setattr(smallest, "encode_short", lambda request, out: (None, None))
+    monkeypatch.setattr(smallest, "encode_short", lambda request, out: (None, None, None))
     monkeypatch.setattr(FramePlan, "kinds", property(lambda self: (header.CODED, NUMBER)))
     monkeypatch.setattr(
         FramePlan,

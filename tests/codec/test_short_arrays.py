@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec.dtypes import BY_NAME
 from gcodec.frame import smallest
-from gcodec.frame.short_arrays import encode_short
+from gcodec.frame.short_arrays import Tried, encode_short
 from gcodec.options import LITERAL_GCOMP, EncoderOptions
 from gcodec.plan.request import EncodeRequest
 from gcodec.threads import MIN_SHARED
@@ -42,10 +42,10 @@ def noted() -> Iterator[list[bool]]:
     """Note of each array that is asked for as a short one whether it was encoded as such."""
     notes: list[bool] = []
 
-    def encode_noted(request: EncodeRequest, out: Any) -> tuple[bytes | memoryview | None, int | None]:
-        frame, profile = encode_short(request, out)
-        notes.append(frame is not None)
-        return frame, profile
+    def encode_noted(request: EncodeRequest, out: Any) -> Tried:
+        tried = encode_short(request, out)
+        notes.append(tried.frame is not None)
+        return tried
 
     with patch.object(smallest, "encode_short", encode_noted):
         yield notes
@@ -54,7 +54,7 @@ def noted() -> Iterator[list[bool]]:
 def both_frames(values: np.ndarray, dtype: str, options: EncoderOptions) -> tuple[bytes, bytes]:
     """Return the frames of an array by few calls, where it is short, and by all steps."""
     few = gcodec.encode(values, dtype=dtype, options=options)
-    with patch.object(smallest, "encode_short", lambda request, out: (None, None)):
+    with patch.object(smallest, "encode_short", lambda request, out: (None, None, None)):
         return few, gcodec.encode(values, dtype=dtype, options=options)
 
 
