@@ -221,4 +221,6 @@ def _sound(name: str) -> str:
 
 
 def _moved(view: TensorView, segment: int, name: str | None = None) -> TensorView:
+    if view.segment == segment and name is None:
+        return view
     return TensorView(view.name if name is None else name, view.dtype, view.shape, segment, view.offset, view.stride)

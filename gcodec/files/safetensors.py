@@ -118,12 +118,12 @@ def plan_described(
     ties, pieces = ties or {}, []
     header = safetensors_header({name: tensors[name] for group in groups for name in group}, metadata)
     at = len(header)
-    for group in groups:
+    for number, group in enumerate(groups):  # mostly the number of its segment, too
         begin, views = at, []
         for name in group:
             dtype, shape, size = tensors[name]
             first = (at - begin) // (width(dtype) or 1)
-            views += [TensorView(other, dtype, shape, 0, first) for other in (name, *ties.get(name, ()))]
+            views += [TensorView(other, dtype, shape, number, first) for other in (name, *ties.get(name, ()))]
             at += size
         segment = FileSegment(begin, at, stored_as(tensors[group[0]][0]), apart=group[0] in apart)
         pieces.append(SegmentViews(segment, tuple(views)))

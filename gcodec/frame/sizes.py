@@ -59,10 +59,15 @@ def block_sizes(dtype: DType, log2: int) -> tuple[int, int]:
 def roomy_size(n_values: int, dtype: str) -> int:
     """Return the bytes of a buffer for a frame in which every block can be tried where it is to lie, so that none is
     copied; arguments and errors as of :func:`max_encoded_size`."""
+    return max_encoded_size(n_values, dtype) + _largest_trial(dtype)
+
+
+@cache
+def _largest_trial(dtype: str) -> int:
+    """Return the largest number of bytes of a trial of a block, whatever its head."""
     kind = BY_NAME[dtype]
     forms = (kind, kind.wide, kind.signed, kind.fine)
-    trials = [block_sizes(form, block_log2(form))[1] for form in forms if form is not None]
-    return max_encoded_size(n_values, dtype) + max(trials)
+    return max(block_sizes(form, block_log2(form))[1] for form in forms if form is not None)
 
 
 def raw_bytes(n_values: int, dtype: DType, block: int) -> int:
