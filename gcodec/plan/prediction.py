@@ -182,9 +182,7 @@ class Predictor:
             n_rows = 1 + self._block / n_columns if n_columns else 0
             overhead = n_rows * _SCALE_BITS + self._block / stream_len * _STREAM_BITS
             lengths, after = np.empty(1 + 15 * (self._dtype.bits // 4), np.uint8), np.empty(len(before))
-            saved = _fit_residuals[None](
-                trial.counts, trial.every, digit_bits, before, float(overhead), lengths, after
-            )
+            saved = _fit_residuals[None](trial.counts, trial.every, digit_bits, before, float(overhead), lengths, after)
             cost = 32 * n_columns + _TABLE_BITS
             if len(chosen) < MAX_TEMPLATES and saved > cost + _MARGIN * float(before.sum()):
                 better = after < before
@@ -276,4 +274,3 @@ def template_of(values: np.ndarray, dtype: DType, tensor: Rows) -> np.ndarray:
     )
     _median_row[dtype.bits](flat, dtype.narrow.code, n_sampled, n_rows // n_sampled, template, scratch)
     return template
-

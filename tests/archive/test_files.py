@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import math
 import mmap
 import pickle
 import zipfile
@@ -25,6 +26,7 @@ from safetensors.numpy import save as safetensors_bytes
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files import ArraySource, FilePlan, open_source, plan_file, plan_or_bytes
 from gcodec.files.elements import name_of, numpy_dtype, stored_as, width
+from gcodec.files.safetensors import safetensors_header
 from gcodec.files.torch_pickle import named_tensors, read_pickle
 
 
@@ -201,6 +203,22 @@ def test_malformed_safetensors_are_refused(header, size):
 def test_safetensors_headers_that_are_not_json_are_refused(raw):
     with pytest.raises(Corruption):
         plan(safetensors(None, raw=raw), "x.safetensors")
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"a": "b", 'quoted "\\': "\n\u00e9"}])
+def test_headers_of_safetensors_are_what_json_makes_of_their_entries(metadata):
+    names = ["a", "layers.0.weight", 'quoted "\\/', "new\nline\t", "\u00e9\u4e2d\U0001f600", ""]
+    shapes = [(), (3,), (2, 5), (0,), (1, 1, 4), (7,)]
+    tensors = {name: ("float32", shape, 4 * math.prod(shape)) for name, shape in zip(names, shapes, strict=True)}
+    entries: dict[str, object] = {} if metadata is None else {"__metadata__": metadata}
+    at = 0
+    for name, (_, shape, size) in tensors.items():
+        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    header = safetensors_header(tensors, metadata)
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    assert header[8:].rstrip(b" ") == text
+    assert int.from_bytes(header[:8], "little") == len(header) - 8 == len(text) + -len(text) % 8
 
 
 def test_a_safetensors_header_longer_than_the_file_is_refused():

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.dtypes import BY_NAME
-from gcodec.frame import smallest
+from gcodec.frame import short_arrays, smallest
 from gcodec.frame.short_arrays import Tried, encode_short
+from gcodec.frame.sizes import roomy_size
+from gcodec.frame.writer import FrameWriter
 from gcodec.options import LITERAL_GCOMP, EncoderOptions
+from gcodec.plan import plan
 from gcodec.plan.request import EncodeRequest
 from gcodec.threads import MIN_SHARED
 from tests.support.bit_patterns import KINDS, from_floats, noise, specials, typed
@@ -158,3 +161,26 @@ def test_matrices_with_rows_of_zeros_and_of_different_scales_have_the_frames_of_
         matrix = typed(dtype, from_floats(KINDS[dtype], values.reshape(-1))).reshape(values.shape)
         few, all_steps = both_frames(matrix, dtype, options)
         assert few == all_steps, (n_rows, options)
+
+
+def test_column_references_are_looked_for_once():
+    rng = np.random.default_rng(0)
+    values = (rng.standard_normal((256, 256)) * np.exp2(-rng.uniform(0, 6, 256))).astype(np.float32)
+    with (
+        patch.object(short_arrays, "fit_columns", wraps=short_arrays.fit_columns) as first,
+        patch.object(plan, "fit_columns", wraps=plan.fit_columns) as again,
+    ):
+        frame = gcodec.encode(values)
+    assert (first.call_count, again.call_count) == (1, 0)
+    assert len(frame) < len(gcodec.encode(values, options=EncoderOptions(columns=False)))
+
+
+@pytest.mark.parametrize("n", [1000, 65_537, 300_000])
+@pytest.mark.parametrize("dtype", BY_NAME)
+def test_a_frame_in_a_roomy_buffer_is_made_where_it_is_to_lie(dtype, n):
+    values = typed(dtype, from_floats(KINDS[dtype], np.random.default_rng(n).standard_normal(n)))
+    room = np.empty(roomy_size(n, dtype), np.uint8)
+    with patch.object(FrameWriter, "_write_apart", side_effect=AssertionError):
+        frame = gcodec.encode(values, dtype=dtype, out=room, threads=1)
+    assert bytes(frame) == gcodec.encode(values, dtype=dtype)
+    assert np.shares_memory(np.frombuffer(frame, np.uint8), room)
