@@ -168,16 +168,16 @@ def _copies(plan: FilePlan, views: Mapping[int, Sequence[TensorView]]) -> frozen
 
 def _is_small(segment: FileSegment, views: Sequence[TensorView]) -> bool:
     """Return True for a small tensor that is alone on its segment, and of the segment's type."""
-    (*others, view) = views or (None,)
+    if len(views) != 1 or segment.stop - segment.start > MAX_SMALL:
+        return False
+    view = views[0]
     return (
-        not others
-        and view is not None
-        and segment.dtype == view.dtype
+        segment.dtype == view.dtype
         and not segment.crc_at
         and not segment.apart
         and view.offset == 0
         and view.is_dense
-        and segment.stop - segment.start == view.n_bytes <= MAX_SMALL
+        and segment.stop - segment.start == view.n_bytes
     )
 
 
