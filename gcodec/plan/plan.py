@@ -447,7 +447,7 @@ class PlanForm:
     ) -> None:
         n_levels, unused_bits, smallest = len(layout.levels), dtype.tail_bits - layout.most_kept, options.smallest
         self.n_values = n_values
-        self.sampling = sampling_form(n_values, n_levels, block, unused_bits, fixed is not None, smallest)
+        self.sampling = sampling_form(n_values, dtype.bits, n_levels, block, unused_bits, fixed is not None, smallest)
         self.has_levels, self.references = n_levels > 1, options.references if fixed is None else fixed
         self.is_fixed, self.smallest = fixed is not None, smallest
         self.asks_for_special = fixed is None and not layout.lossy and n_values > 0

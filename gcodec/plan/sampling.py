@@ -28,6 +28,8 @@ _MORE_LOG2 = 2  #: how much longer sub-streams may be where size is all that cou
 STREAM_LOG2 = 8  #: log2 of the values per sub-stream, where nothing speaks for another
 #: One piece in so many (first) is sampled of arrays of up to so many values (second); of larger ones one in _MAX_EVERY.
 _EVERY_BY_SIZE, _MAX_EVERY = ((1, 1 << 15), (2, 1 << 16), (4, 1 << 17), (8, 1 << 21), (16, 1 << 24)), 32
+#: Likewise of types of so many bits or more, whose heads are a small part of a value, in arrays of more values.
+_LARGE_BITS, _LARGE_EVERY, _LARGE_VALUES = 32, 16, 1 << 19
 MAX_COUNTED = _EVERY_BY_SIZE[0][1]  #: values of an array up to which all are counted
 _FIXED_EVERY, _FIXED_MIN_VALUES = 8, 1 << 15  #: likewise where codebooks are fixed, of arrays of so many values or more
 REFERENCE_BITS = 5  #: what a reference per sub-stream costs, about
@@ -405,12 +407,19 @@ class SamplingForm(NamedTuple):
 
 @lru_cache(1024)
 def sampling_form(
-    n_values: int, n_levels: int, block: int, unused_bits: int = 0, fixed: bool = False, thorough: bool = False
+    n_values: int,
+    bits: int,
+    n_levels: int,
+    block: int,
+    unused_bits: int = 0,
+    fixed: bool = False,
+    thorough: bool = False,
 ) -> SamplingForm:
     """Return what comparing candidates depends on.
 
     Args:
         n_values: Number of values of the array.
+        bits: Bits of a value.
         n_levels: As the attributes of the result, like the others.
         block: Values per block.
         unused_bits: Low bits that every level drops.
@@ -421,6 +430,8 @@ def sampling_form(
         every = min(every_of(n_values), _THOROUGH_EVERY)
     else:
         every = max(every_of(n_values), _FIXED_EVERY if fixed and n_values >= _FIXED_MIN_VALUES else 1)
+        if bits >= _LARGE_BITS and n_values > _LARGE_VALUES:
+            every = max(every, _LARGE_EVERY)
     some_every, step = candidate_sample(n_values, every, _THOROUGH_SHARE if thorough else 1)
     some = SampleExtent(some_every, step, -(-n_values // (block * step)))
     key = _samples_key(n_levels, block, unused_bits, some) if some.n_rows <= _MAX_POOLED_ROWS else None

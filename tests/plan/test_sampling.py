@@ -110,7 +110,7 @@ def test_both_heads_of_float32_counted_together_are_those_counted_one_by_one(n, 
     assert dtype.wide is not None
     usual = rng.standard_normal(n).astype(np.float32).view(np.uint32)
     bits = np.where(rng.random(n) < share, random_bits(dtype, n, seed), usual)
-    form = sampling_form(n, 1, BLOCK)
+    form = sampling_form(n, 32, 1, BLOCK)
     both, one_by_one = [SamplePlanner(bits, None, 1, True, None, form, SampleMemory(form)) for _ in range(2)]
     together = both.with_both_heads(dtype, dtype.wide, 8)
     for found, kind in zip(together, (dtype, dtype.wide), strict=True):
