@@ -21,6 +21,7 @@ from gcodec.frame.sizes import roomy_size
 from gcodec.frame.writer import FrameWriter
 from gcodec.options import LITERAL_GCOMP, EncoderOptions
 from gcodec.plan import plan
+from gcodec.plan.columns import fit_columns
 from gcodec.plan.request import EncodeRequest
 from gcodec.threads import MIN_SHARED
 from tests.support.bit_patterns import KINDS, from_floats, noise, specials, typed
@@ -167,8 +168,8 @@ def test_column_references_are_looked_for_once():
     rng = np.random.default_rng(0)
     values = (rng.standard_normal((256, 256)) * np.exp2(-rng.uniform(0, 6, 256))).astype(np.float32)
     with (
-        patch.object(short_arrays, "fit_columns", wraps=short_arrays.fit_columns) as first,
-        patch.object(plan, "fit_columns", wraps=plan.fit_columns) as again,
+        patch.object(short_arrays, "fit_columns", wraps=fit_columns) as first,
+        patch.object(plan, "fit_columns", wraps=fit_columns) as again,
     ):
         frame = gcodec.encode(values)
     assert (first.call_count, again.call_count) == (1, 0)
