@@ -393,11 +393,12 @@ def _packed_frame(
 ) -> Packed:
     from .. import codec
     from ..frame.decode import FrameReader
+    from ..frame.encode import OwnBuffer
     from ..frame.sizes import roomy_size
     from ..options import EncoderOptions
 
     bits, earlier = _as_bits(data, dtype), None if base is None else _as_bits(base, dtype)
-    out = None if take is None else take(roomy_size(bits.size, dtype))
+    out = None if take is None else take(roomy_size(bits.size, dtype)).view(OwnBuffer)
     exactly: dict[str, Any] = {"options": EncoderOptions(smallest=True)} if smallest else {}
     how = options or exactly
     frame = codec.encode(bits, dtype=dtype, shapes=shapes, base=earlier, threads=1, out=out, **how)

@@ -100,7 +100,7 @@ def encode_values(
         request = exactly(request, plan.dtype)
     writer = FrameWriter.of(request, plan, rounded)
     try:
-        return _frame(writer, target)
+        return _frame(writer, target, isinstance(out, OwnBuffer))
     except FullError:
         is_planned = plan.codebooks or plan.prediction or plan.sparse or plan.indexed
         if is_planned:  # nearly every block is raw, and codebooks, dictionary, planes or levels do not pay
@@ -109,7 +109,7 @@ def encode_values(
                 request = exactly(request, plan.dtype)
             writer = FrameWriter.of(request, raw, rounded)
             if target is None or len(target) >= writer.form.limit:
-                return _frame(writer, target)
+                return _frame(writer, target, isinstance(out, OwnBuffer))
         assert target is not None
         raise OutputTooSmall(_TOO_FEW.format(len(target))) from None
 
@@ -158,6 +158,11 @@ class OutputTooSmall(InvalidArgument):
 _TOO_FEW = "out has {} bytes, too few for the frame; max_encoded_size() bytes always suffice"
 
 
+class OwnBuffer(np.ndarray[Any, np.dtype[np.uint8]]):
+    """A buffer for a frame that is gcodec's own: what it has behind the frame may be written over, too, so that with
+    ``sizes.roomy_size`` bytes no block is made elsewhere and copied."""
+
+
 def target_of(out: Any) -> np.ndarray:
     """Return a caller's buffer as uint8[n]. Raises InvalidArgument."""
     try:
@@ -177,11 +182,12 @@ def _new_buffer() -> np.ndarray:
     return np.empty(_MAX_POOLED_BYTES + (1 << 19), np.uint8)
 
 
-def _frame(writer: FrameWriter, target: np.ndarray | None) -> bytes | memoryview:
-    """Write a frame to where its caller wants it, and return it as :func:`encode_values` does. Raises FullError."""
-    limit = writer.form.limit
-    if target is not None and (limit > _MAX_POOLED_BYTES or len(target) >= limit + writer.form.trial):
-        size = writer.write(target[: limit + writer.form.trial])  # with room for a trial, none is made elsewhere
+def _frame(writer: FrameWriter, target: np.ndarray | None, is_own: bool) -> bytes | memoryview:
+    """Write a frame to where its caller wants it, and return it as :func:`encode_values` does; ``is_own``: whether that
+    is an :class:`OwnBuffer`. Raises FullError."""
+    limit, trial = writer.form.limit, writer.form.trial
+    if target is not None and (limit > _MAX_POOLED_BYTES or len(target) >= limit + trial):
+        size = writer.write(target[: limit + trial] if is_own else target[:limit])
         if size > limit:
             raise FullError
         return target.data[:size]

@@ -47,7 +47,7 @@ from ..plan.request import EncodeRequest
 from ..plan.sampling import SampleMemory, SamplePlanner, has_few_heads, has_others
 from ..threads import MIN_SHARED
 from .coded_blocks import CodedForm, coded_form, encode_coded_blocks, with_runs
-from .encode import copied_to_caller, target_of
+from .encode import OwnBuffer, copied_to_caller, target_of
 from .sizes import block_log2
 from .writer import FrameForm, frame_form, seal
 
@@ -209,8 +209,8 @@ class ShortForm:
             return Tried(None, 0, columns)
         memory: _Memory = acquire(self._key, self._new_memory)
         room = memory.out
-        if out is not None and len(target := target_of(out)) >= self._room:  # no copy is needed
-            room = target
+        if isinstance(out, OwnBuffer) and len(out) >= self._room:  # no copy is needed
+            room = target_of(out)
         end = self._encode(values, memory, room)
         frame: bytes | memoryview | None = None
         if end and room is not memory.out:

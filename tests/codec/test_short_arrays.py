@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec.dtypes import BY_NAME
 from gcodec.frame import short_arrays, smallest
+from gcodec.frame.encode import OwnBuffer
 from gcodec.frame.short_arrays import Tried, encode_short
 from gcodec.frame.sizes import roomy_size
 from gcodec.frame.writer import FrameWriter
@@ -178,9 +179,9 @@ def test_column_references_are_looked_for_once():
 
 @pytest.mark.parametrize("n", [1000, 65_537, 300_000])
 @pytest.mark.parametrize("dtype", BY_NAME)
-def test_a_frame_in_a_roomy_buffer_is_made_where_it_is_to_lie(dtype, n):
+def test_a_frame_in_a_buffer_of_its_own_is_made_where_it_is_to_lie(dtype, n):
     values = typed(dtype, from_floats(KINDS[dtype], np.random.default_rng(n).standard_normal(n)))
-    room = np.empty(roomy_size(n, dtype), np.uint8)
+    room = np.empty(roomy_size(n, dtype), np.uint8).view(OwnBuffer)
     with patch.object(FrameWriter, "_write_apart", side_effect=AssertionError):
         frame = gcodec.encode(values, dtype=dtype, out=room, threads=1)
     assert bytes(frame) == gcodec.encode(values, dtype=dtype)
