@@ -186,7 +186,7 @@ class _Two:
         return 2
 
 
-@pytest.mark.parametrize("threads", [2, np.uint8(250), 1 << 70, _Two()], ids=str)
+@pytest.mark.parametrize("threads", [2, np.uint8(250), 1 << 70, _Two()], ids=["int", "numpy", "huge", "index"])
 def test_any_integer_is_a_number_of_threads(tmp_path: Path, threads: Any):
     state = {"a": np.arange(3_000_000, dtype=np.float32)}
     gcodec.save(state, tmp_path / "a.gc", threads=threads)
@@ -327,7 +327,9 @@ def flags_of(function: Callable[..., Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("function", "name"), [(function, name) for function in FLAGS for name in flags_of(function)], ids=lambda x: str(x)
+    ("function", "name"),
+    [(function, name) for function in FLAGS for name in flags_of(function)],
+    ids=lambda part: getattr(part, "__qualname__", part),
 )
 def test_flags_are_true_or_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function, name):
     """ "no" and "False", as settings of a run may have them, would count as True, and files be replaced."""
