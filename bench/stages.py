@@ -156,7 +156,9 @@ class Run:
 def encoding_run(task: CodecTask, lossy: bool) -> Run:
     """Return the encoder's stages on what a task encodes."""
     with (
-        patch("gcodec.frame.smallest.encode_short", return_value=(None, None)),  # which calls the kernels by itself
+        patch(
+            "gcodec.frame.smallest.encode_short", return_value=(None, None, None)
+        ),  # which calls the kernels by itself
         patch.object(coded_blocks, "encode_coded_blocks", wraps=coded_blocks.encode_coded_blocks) as loop,
         patch.object(sampling, "take_sample", wraps=sampling.take_sample) as sample,
         patch("gcodec.frame.encode.make_plan", wraps=planning.make_plan) as plan,

@@ -53,6 +53,7 @@ OPTIONAL = (
     "numcodecs",
     "optax",
     "pytorch_lightning",
+    "torchft",
     "transformers",
     "xarray",
     "zarr",
