@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from statistics import median, quantiles
 
 from bench.cluster.bed import UNSHAPED
+from bench.cluster.minilm import NAME as MINILM
+from bench.cluster.minilm import fetched
 from bench.cluster.runs import Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BYPASS, FP32, GROUP, HOOK
@@ -44,7 +46,11 @@ def _of_batch(model: str, batch: int, steps: int) -> Training:
     return Training(model, steps, more=("--first", str(FIRST), "--batch", str(batch)))
 
 
-TRAININGS = (_of_batch("cnn", 128, 160), _of_batch("transformer", 8, 120))
+TRAININGS = (
+    _of_batch("cnn", 128, 160),
+    _of_batch("transformer", 8, 120),
+    Training(MINILM, FIRST + 32, more=("--first", str(FIRST))),
+)
 
 
 def rows_of(result: Result) -> Iterator[list[object]]:
@@ -80,8 +86,9 @@ SWEEP = Sweep(
     (FP32, HOOK, BYPASS, GROUP),
     RATES,
     TRAININGS,
-    ("cnn", "transformer"),
+    ("cnn", "transformer", MINILM),
     _of_batch("cnn", 64, 60),
+    fetched,
 )
 
 
