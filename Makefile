@@ -22,7 +22,7 @@ FRAME_TESTS := tests/kernels/test_kernels.py tests/plan/test_prediction.py \
 	$(addprefix tests/codec/test_,codec.py predicted_rows.py streams.py encode.py wrong_arguments.py inspect.py)
 PORTABLE_TESTS := $(STEP_TESTS)
 PORTABLE_TYPES := float32 bfloat16 float16
-WITHOUT := or float16 or uint8 or uint16 or uint64
+WITHOUT := or float16 or (ranks_are and (uint8 or uint16 or uint64))
 # The name alone keeps the features of the machine at hand; the empty list takes them away.
 PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)

@@ -75,7 +75,8 @@ class CompressedGroup(dist.ProcessGroup):
 
     @classmethod
     def made_by_hand(cls, store: Store, rank: int, size: int, options: GroupOptions, name: str) -> CompressedGroup:
-        """Return a group that torch.distributed does not know, for a library that makes groups itself.
+        """Return a group that torch.distributed does not know, for a library that makes groups itself, and ends them by
+        :meth:`shutdown` or :meth:`abort`.
 
         Args:
             store: a part of a store that no other group uses.
@@ -83,6 +84,9 @@ class CompressedGroup(dist.ProcessGroup):
             size: as for the class.
             options: as for the class.
             name: as for the class.
+
+        Raises:
+            Unsupported: this torch is older than 2.11.
         """
         _check_version()
         group = cls(store, rank, size, options, name)
@@ -139,7 +143,8 @@ class CompressedGroup(dist.ProcessGroup):
         self.inner.shutdown()
 
     def abort(self) -> None:
-        """End the lane and the connections, and wait for no other rank: what is under way ends in errors."""
+        """End the lane and the connections, and wait for no other rank. What is under way ends in errors, that which
+        waits for a silent rank when its timeout is over."""
         close_lanes(self, 0.0)
         self.own_store = None
         self.inner.abort()
