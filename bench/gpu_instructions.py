@@ -71,13 +71,15 @@ MOST_INSTRUCTIONS = {
     "decode_planes": 165.0,
     "encode_planes": 250.0,
     "decode_general": 205.0,
-    "encode_general": 265.0,
+    "encode_general": 270.0,
 }
 LEAST_OCCUPANCY = 37
 
 
 #: Functions for sub-streams with zeros, of which the frames here have none, and for escaped symbols.
 NOT_CALLED = {"measure_others", "write_others", "put_escapes"}
+#: What one warp of a block does alone: it looks back at others, of which the nearest 32 are enough here.
+OF_ONE_WARP = {"bytes_before"}
 #: So many instructions at most call a function.
 MOST_CALLING = 40
 
@@ -302,6 +304,7 @@ def issued(code: Sequence[Instruction], steps: Sequence[Step], facts: Facts) -> 
         turns.append((body, step.turns(facts) / max(1, round(most / step.per_step))))
     for body, count in sorted(turns, key=lambda turn: -len(turn[0])):  # inner loops after those around them
         weights[body.start : body.stop] = count
+    weights[[not OF_ONE_WARP.isdisjoint(instruction.functions) for instruction in code]] = 1
     for body in rare(code):
         weights[body.start : body.stop] = 0
     weights[[not is_called(instruction) for instruction in code]] = 0

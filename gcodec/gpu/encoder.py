@@ -19,9 +19,12 @@ from ..frame.sizes import raw_bytes
 from ..kernels.cuda.launch_tables import (
     BARE,
     BLOCK,
+    BODY,
+    END,
     LIMIT,
     MAX_BINS,
     MAX_BLOCK_LOG2,
+    PLACE,
     PRELUDE,
     ROOM,
     Output,
@@ -231,20 +234,14 @@ def table_of(
         dtype: Type of the values.
         shared: The codebook of all frames, or None.
     """
-    slot = _slot_words(dtype)
     book, references = 0 if shared else -1, int(shared is not None and shared.references)
     rows, counts, first = [], [], 0
     for n, (value_at, levels_at) in zip(sizes, places, strict=True):
-        rows.append((value_at, levels_at, n, first, book, _STREAM_LOG2, references, first * slot))
+        rows.append((value_at, levels_at, n, first, book, _STREAM_LOG2, references, 0, 0))
         counts.append(-(-n >> MAX_BLOCK_LOG2))
         first += counts[-1]
     owner = np.repeat(np.arange(len(sizes), dtype=np.int32), counts)
-    return TensorTable(np.array(rows, np.int64).reshape(-1, 8), owner, first)
-
-
-def _slot_words(dtype: DType) -> int:
-    """Return the words of the room for a block, which is as large as if it is stored raw."""
-    return 4 + BLOCK * dtype.bits // 32
+    return TensorTable(np.array(rows, np.int64).reshape(-1, END + 1), owner, first)
 
 
 def counted_pieces(sizes: Sequence[int], places: Sequence[tuple[int, int]]) -> tuple[list[int], list[tuple[int, int]]]:
@@ -352,17 +349,16 @@ def encode(
             raise InvalidArgument(f"out must have at least {upload.bound} bytes, max_frame_bytes, not {len(target)}")
         frames, _ = memory.span([target], "uint32")
         goal = target
-    rows, owner, assembly, preludes, faults, results = memory.send_packed(upload.packed)
-    block_places, slots, block_sizes, kinds = memory.rooms(
-        (n_blocks, "int64"), (n_blocks * _slot_words(dtype), "uint32"), (n_blocks, "uint32"), (n_blocks, "uint8")
-    )
-    tensors, out = Tensors(span.values, span.levels, rows, owner), Output(slots, block_sizes, kinds, faults)
+    rows, owner, assembly, preludes, faults, results, numbers, told = memory.send_packed(upload.packed)
+    block_places, block_sizes, kinds = memory.rooms((n_blocks, "int64"), (n_blocks, "uint32"), (n_blocks, "uint8"))
+    tensors = Tensors(span.values, span.levels, rows, owner)
+    out = Output(frames, block_sizes, kinds, faults, numbers, told)
     has_references = shared is None or shared.references
     n_levels = len(bit_layout.levels)
     kernels = encoders_for(dtype.bits, bit_layout.widths, n_levels, bit_layout.lossy, has_references)
     memory.launch(kernels.encode, n_blocks, tensors, value_coding, tables, out)
-    memory.launch(kernels.seal, n, rows, assembly, value_coding, out, preludes, block_places, results, frames)
-    memory.launch(kernels.move, n_blocks, tensors, value_coding, tables, out, block_places, results, frames)
+    memory.launch(kernels.seal, n, rows, assembly, value_coding, out, preludes, block_places, results)
+    memory.launch(kernels.bare, n_blocks, tensors, value_coding, tables, out, block_places)
     return Batch(memory, goal, upload.places, results, faults, upload.max_prelude_bytes)
 
 
@@ -370,7 +366,8 @@ class _Upload(NamedTuple):
     """Holds what the encoding of a batch sends to the device, and what follows from it.
 
     Attributes:
-        packed: Rows, owner, assembly, starts of preludes, faults and results, all of :func:`encode`.
+        packed: Rows, owner, assembly, starts of preludes, faults, results, and zeros for what blocks number themselves
+            by and tell each other, all of :func:`encode`.
         n_blocks: Number of blocks.
         places: The byte at which each frame begins.
         n_bytes: Bytes that the frames take at most.
@@ -411,7 +408,15 @@ def _upload_of(
     bound = int(parts[0, LIMIT]) if n else 0
     if room >= 0:
         parts[0, ROOM] = room
-    sent = packed(batch.rows, batch.owner, parts, starts, np.zeros(n, np.uint32), np.zeros((n, 2), np.int64))
+    batch.rows[:, BODY] = parts[:, PLACE] + parts[:, PRELUDE] // 4
+    batch.rows[:, END] = parts[:, PLACE] + parts[:, ROOM] // 4
+    zeros = (
+        np.zeros(n, np.uint32),
+        np.zeros((n, 2), np.int64),
+        np.zeros(1, np.uint32),
+        np.zeros(batch.n_blocks, np.uint64),
+    )
+    sent = packed(batch.rows, batch.owner, parts, starts, *zeros)
     return _Upload(sent, batch.n_blocks, places, size, bound, parts[:, [PRELUDE, BARE]].max(axis=1).tolist())
 
 

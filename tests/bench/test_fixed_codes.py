@@ -24,6 +24,7 @@ WIDTHS = {"bfloat16": 2, "float32": 4}
 ROOM = {"bfloat16": 8 + BLOCK // 8 + BLOCK // 4, "float32": 8 + BLOCK // 8 + BLOCK // 4 + BLOCK // 2}
 
 TEXT = """
+#define RESIDENT_BLOCKS 1
 #include "host_threads.h"
 #include "fixed_codes.cu"
 

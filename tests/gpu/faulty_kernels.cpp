@@ -3,14 +3,17 @@
 #include "host_threads.h"
 
 constexpr unsigned THREADS = 256, BLOCKS = 5, ALL = 0xFFFFFFFFu;
-static unsigned cells[THREADS], sums[BLOCKS], blocks[BLOCKS], number;
+static unsigned shared[host_threads::RESIDENT][THREADS], sums[BLOCKS], blocks[BLOCKS], number, begun;
+static volatile unsigned long long status[BLOCKS];
 static unsigned char room[64] __attribute__((aligned(16)));
 
 // Return what the thread after this one of the same warp, or of the next warp, has written.
-static unsigned of_next(unsigned distance) { return cells[(threadIdx.x + distance) % THREADS]; }
+static unsigned of_next(unsigned distance) {
+    return shared[host_threads::resident][(threadIdx.x + distance) % THREADS];
+}
 
 static void kernel() {
-    unsigned t = threadIdx.x, lane = t & 31, wrong = 0;
+    unsigned t = threadIdx.x, lane = t & 31, wrong = 0, *cells = shared[host_threads::resident];
     cells[t] = t + 1;
     if (number == 0) {                     // no fault
         __syncthreads();
@@ -31,11 +34,20 @@ static void kernel() {
         blocks[blockIdx.x] = 1;
         wrong = blockIdx.x && !blocks[blockIdx.x - 1];
     }
+    if (number == 9 && t == 0) {           // no fault: blocks wait for those that have begun before them
+        unsigned own = atomicAdd(&begun, 1u);
+        while (own && !status[own - 1]) __nanosleep(20);
+        status[own] = 1;
+    }
+    if (number == 10 && t == 0) {                                                  // nothing says that those before have begun
+        while (blockIdx.x && !status[blockIdx.x - 1]) __nanosleep(20);
+        status[blockIdx.x] = 1;
+    }
     cells[t] = 0;
     atomicAdd(sums + blockIdx.x, wrong);
 }
 
-static void prepare() { memset(cells, 0, sizeof(cells)); }
+static void prepare() { memset(shared[host_threads::resident], 0, sizeof(*shared)); }
 
 int main(int, char **arguments) {
     number = (unsigned)atoi(arguments[1]);

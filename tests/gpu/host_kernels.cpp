@@ -18,17 +18,19 @@
 template <typename Shared, typename Arguments, void (*BODY)(const Arguments &, Shared &)>
 struct Kernel {
     static inline const Arguments *arguments;
-    static inline Shared *shared;
+    static constexpr size_t BYTES = (sizeof(Shared) + 15) & ~15ul;
+    static inline char *shared;      // of all resident blocks
     static inline unsigned order;
 
-    static void thread() { BODY(*arguments, *shared); }
-    static void prepare() { memset((void *)shared, order == host_threads::RISING ? 0x5A : 0xFF, sizeof(Shared)); }
+    static char *own() { return shared + BYTES * host_threads::resident; }
+    static void thread() { BODY(*arguments, *(Shared *)own()); }
+    static void prepare() { memset(own(), order == host_threads::RISING ? 0x5A : 0xFF, BYTES); }
 
     // Return the bytes of the arguments.
     static unsigned run(const void *given, unsigned blocks, unsigned in_order) {
         arguments = (const Arguments *)given;
         order = in_order;
-        shared = (Shared *)aligned_alloc(16, (sizeof(Shared) + 15) & ~15ul);
+        shared = (char *)aligned_alloc(16, BYTES * host_threads::RESIDENT);
         host_threads::run(thread, prepare, blocks, THREADS, order);
         free(shared);
         return sizeof(Arguments);
@@ -48,9 +50,9 @@ using EncodePlanes = Kernel<PlanesEncoder<false>, EncodeArguments<V>, encode_pla
 template <typename V>
 using EncodeGeneral = Kernel<PlanesEncoder<true>, EncodeArguments<V>, encode_planes<true, V>>;
 template <typename V>
-using Move = Kernel<MoveShared, MoveArguments<V>, move_whole<V>>;
+using Bare = Kernel<BareShared, BareArguments<V>, write_bare<V>>;
 template <typename V>
-using MovePlanes = Kernel<MovePlanesShared, MoveArguments<V>, move_planes<V>>;
+using BarePlanes = Kernel<BarePlanesShared, BareArguments<V>, write_bare_planes<V>>;
 template <typename V>
 using Count = Kernel<CountShared, CountArguments<V>, count_block<V>>;
 template <typename Rule>
@@ -72,10 +74,10 @@ ON_HOST(encode_planes_float32, EncodePlanes<u32>)
 ON_HOST(encode_planes_float16, EncodePlanes<u16>)
 ON_HOST(encode_general_float32, EncodeGeneral<u32>)
 ON_HOST(encode_general_float16, EncodeGeneral<u16>)
-ON_HOST(move_float32, Move<u32>)
-ON_HOST(move_float16, Move<u16>)
-ON_HOST(move_planes_float32, MovePlanes<u32>)
-ON_HOST(move_planes_float16, MovePlanes<u16>)
+ON_HOST(write_bare_float32, Bare<u32>)
+ON_HOST(write_bare_float16, Bare<u16>)
+ON_HOST(write_bare_planes_float32, BarePlanes<u32>)
+ON_HOST(write_bare_planes_float16, BarePlanes<u16>)
 ON_HOST(count_float32, Count<u32>)
 ON_HOST(count_float16, Count<u16>)
 ON_HOST(choose_linear, Choose<LinearRule>)

@@ -1,11 +1,13 @@
 // A CUDA device's threads on the host, for tests: gcodec's CUDA C++ kernels, compiled by a C++ compiler.
 //
 // Each thread of a block is a fiber with a stack of its own. One runs at a time, until it waits: for its block in
-// __syncthreads, or for its warp in a shuffle. It is an error if threads of a block wait for different things, if some
-// return while others wait, if lanes of a warp ask for different shuffles, or not for all lanes. Blocks of the grid, warps
-// and lanes take turns in rising order, in falling order, or in any, in which warps overtake each other between their
-// shuffles. None of this may make a difference: so what one thread writes and another reads without waiting is found out.
-// CHECK stops at an index that is out of bounds.
+// __syncthreads, for its warp in a shuffle, or for another block in __nanosleep. It is an error if threads of a block wait
+// for different things, if some return while others wait, if lanes of a warp ask for different shuffles, or not for all
+// lanes. Blocks of the grid, warps and lanes take turns in rising order, in falling order, or in any. In any, warps overtake
+// each other between their shuffles, and so do blocks, of which a few are resident at a time; in the other orders a block
+// begins when the one before it has ended. It is an error if all resident blocks wait for another one: a device, too, may
+// begin no further block before one of them ends. None of this may make a difference: so what one thread writes and another
+// reads without waiting is found out. CHECK stops at an index that is out of bounds.
 #pragma once
 
 #include <math.h>
@@ -34,11 +36,16 @@ static Index threadIdx, blockIdx;
 
 namespace host_threads {
 
+#ifndef RESIDENT_BLOCKS
+#define RESIDENT_BLOCKS 3            // 1 where a kernel is called whose shared memory is a variable of its own
+#endif
 #ifndef STACK_BYTES
 #define STACK_BYTES (1 << 16)
 #endif
 constexpr unsigned MOST = 256, STACK = STACK_BYTES;
-enum State { READY, AT_BARRIER, IN_WARP, DONE };
+constexpr unsigned RESIDENT = RESIDENT_BLOCKS;   // blocks that a device has at work at the same time, at most
+constexpr unsigned MOST_NAPS = 4096; // turns in which all resident blocks only sleep, before that is an error
+enum State { READY, AT_BARRIER, IN_WARP, ASLEEP, DONE };
 
 struct Fiber {
     ucontext_t start;
@@ -51,10 +58,18 @@ struct Fiber {
     char *stack;
 };
 
-static Fiber fibers[MOST];
-static unsigned n_threads;
+// A block that is at work, or the place for one.
+struct Block {
+    Fiber fibers[MOST];
+    unsigned n_threads, number;
+    bool works;
+    unsigned waits, waits_of_warp[MOST / 32];   // how often __syncthreads and __syncwarp have let threads go on
+};
+
+static Block residents[RESIDENT];
+static unsigned resident;            // the number of the block whose turn it is among these
+static Fiber *fibers = residents[0].fibers;   // its threads
 static void (*work)();
-static unsigned waits_of_block, waits_of_warp[MOST / 32];   // how often __syncthreads and __syncwarp have let threads go on
 
 // In what order to take turns: rising, falling, or, from the third on, by numbers drawn from it.
 enum Order { RISING, FALLING, DRAWN };
@@ -115,8 +130,15 @@ static void wait(State state) {
     leave();
 }
 
+// Give a resident block its turn.
+static void turn_to(unsigned k) {
+    resident = k;
+    fibers = residents[k].fibers;
+    blockIdx.x = residents[k].number;
+}
+
 static void make_fibers(unsigned n) {
-    for (; n_threads < n; n_threads++) {
+    for (unsigned &n_threads = residents[resident].n_threads; n_threads < n; n_threads++) {
         Fiber &fiber = fibers[n_threads];
         fiber.begun = false;
         if (!fiber.stack) fiber.stack = (char *)malloc(STACK);
@@ -151,62 +173,87 @@ static void serve(unsigned first) {
             fiber.taken = fibers[(first + from) % MOST].given;
         }
     }
-    if (*fibers[first].asked == 'w') waits_of_warp[first / 32]++;
+    if (*fibers[first].asked == 'w') residents[resident].waits_of_warp[first / 32]++;
     for (unsigned lane = 0; lane < 32; lane++) fibers[first + lane].state = READY;
 }
 
-// Let the lanes of a warp run until each waits or has returned; return whether they wait for each other, and have what
-// they ask for.
-static bool run_warp(unsigned first) {
-    unsigned in_warp = 0;
+// What a warp, or a block, has come to in its turn.
+enum Progress { STANDS, SLEEPS, GOES_ON };
+
+// Let the lanes of a warp run until each waits or has returned. If they wait for each other, they have what they ask for,
+// and the warp goes on; it sleeps if one of its lanes does.
+static Progress run_warp(unsigned first) {
+    unsigned in_warp = 0, asleep = 0;
     Turns lanes(32);
     for (unsigned k = 0; k < 32; k++) {
         threadIdx.x = first + lanes[k];
-        if (fibers[threadIdx.x].state == READY) enter(threadIdx.x);
+        State state = fibers[threadIdx.x].state;
+        if (state == READY || state == ASLEEP) enter(threadIdx.x);
     }
-    for (unsigned k = 0; k < 32; k++) in_warp += fibers[first + k].state == IN_WARP;
+    for (unsigned k = 0; k < 32; k++) {
+        in_warp += fibers[first + k].state == IN_WARP;
+        asleep += fibers[first + k].state == ASLEEP;
+    }
+    if (asleep) return SLEEPS;
     if (in_warp) serve(first);
-    return in_warp;
+    return in_warp ? GOES_ON : STANDS;
 }
 
-// Run all warps until their threads wait for the block or have returned; return how many have returned.
-static unsigned run_to_barrier(unsigned threads) {
+// Give each warp of the resident block whose turn it is one, or more. Where all their threads wait for the block, these go
+// on; where all have returned, it is no longer at work.
+static Progress run_block(unsigned threads) {
     unsigned at_barrier = 0, n_done = 0;
-    for (bool goes_on = true; goes_on;) {
-        goes_on = false;
-        Turns warps(threads / 32);
-        for (unsigned k = 0; k < threads / 32; k++) {
-            bool served = run_warp(32 * warps[k]);
-            while (served && (order < DRAWN || draw() % 2)) served = run_warp(32 * warps[k]);
-            goes_on |= served;
-        }
+    Progress all = STANDS;
+    Turns warps(threads / 32);
+    for (unsigned k = 0; k < threads / 32; k++) {
+        Progress own = run_warp(32 * warps[k]);
+        while (own == GOES_ON && (order < DRAWN || draw() % 2)) own = run_warp(32 * warps[k]);
+        if (own > all) all = own;
     }
+    if (all != STANDS) return all;
     for (unsigned t = 0; t < threads; t++) {
         at_barrier += fibers[t].state == AT_BARRIER;
         n_done += fibers[t].state == DONE;
     }
     if (at_barrier && n_done) fail("some threads have returned, others wait for them", 0);
-    if (at_barrier) waits_of_block++;
+    if (at_barrier) residents[resident].waits++;
     for (unsigned t = 0; t < threads && at_barrier; t++) fibers[t].state = READY;
-    return n_done;
+    residents[resident].works = at_barrier;
+    return GOES_ON;
 }
 
 // Run a kernel with n blocks of the grid, each after `prepare`; blocks and threads take turns in this order. The number of
 // threads is a power of two.
 static void run(void (*body)(), void (*prepare)(), unsigned blocks, unsigned threads, unsigned in_order) {
-    make_fibers(threads);
     work = body;
     order = in_order;
     state_of_numbers = in_order;
-    unsigned n_turns = 1;
+    unsigned n_turns = 1, turn = 0, naps = 0;
     while (n_turns < blocks) n_turns *= 2;
     Turns turns(n_turns);
-    for (unsigned turn = 0; turn < n_turns; turn++) {
-        blockIdx.x = turns[turn];
-        if (blockIdx.x >= blocks) continue;
-        prepare();
-        for (unsigned t = 0; t < threads; t++) fibers[t].state = READY;
-        while (run_to_barrier(threads) < threads) {}
+    for (Block &block : residents) block.works = false;
+    for (;;) {
+        unsigned at_work = 0, most = order < DRAWN ? 1 : RESIDENT, k = 0;
+        for (unsigned own = 0; own < most; own++) {
+            while (!residents[own].works && turn < n_turns) {
+                unsigned number = turns[turn++];
+                if (number >= blocks) continue;
+                residents[own].works = true;
+                residents[own].number = number;
+                turn_to(own);
+                make_fibers(threads);
+                prepare();
+                for (unsigned t = 0; t < threads; t++) fibers[t].state = READY;
+                naps = 0;
+            }
+            at_work += residents[own].works;
+        }
+        if (!at_work) return;
+        for (unsigned left = at_work > 1 ? draw() % at_work : 0;; k++)
+            if (residents[k].works && !left--) break;
+        turn_to(k);
+        naps = run_block(threads) == SLEEPS ? naps + 1 : 0;
+        if (naps == MOST_NAPS) fail("blocks wait for each other, or for one that has not begun", 0);
     }
 }
 
@@ -228,6 +275,7 @@ static inline void check_mask(unsigned mask) {
 
 static inline void __syncthreads() { host_threads::wait(host_threads::AT_BARRIER); }
 static inline void __syncwarp() { host_threads::ask("w", 0, 0); }
+static inline void __nanosleep(unsigned) { host_threads::wait(host_threads::ASLEEP); }
 template <typename T> T __shfl_up_sync(unsigned mask, T x, unsigned k) {
     check_mask(mask);
     return (T)host_threads::ask("up", k, x);

@@ -45,7 +45,7 @@ class Tensors(NamedTuple):
     Attributes:
         values: uintW: the values of all tensors are reached from their starts on.
         levels: uint8: the levels of their values; of no meaning where there is one level.
-        rows: int64[n_frames, 8]: a row of numbers for each tensor, columns ``VALUES`` ... ``SLOT``.
+        rows: int64[n_frames, 9]: a row of numbers for each tensor, columns ``VALUES`` ... ``END``.
         owner: int32[n_blocks]: the row that each block belongs to.
     """
 
@@ -121,22 +121,27 @@ class Output(NamedTuple):
     """The results of encoding blocks.
 
     Attributes:
-        slots: uint32: room for each block, as much as if it is stored raw.
+        target: uint32: memory of all frames.
         sizes: uint32[n_blocks]: bytes of each block.
         kinds: uint8[n_blocks]: kind of each block.
         faults: uint32[n_frames]: 1 where a level is not in the ladder.
+        numbers: uint32[1]: how many blocks have begun; 0 before the launch.
+        told: uint64[n_blocks]: what each block has told those after it (``source/look_back.cuh``); 0 before the launch.
     """
 
-    slots: np.ndarray
+    target: np.ndarray
     sizes: np.ndarray
     kinds: np.ndarray
     faults: np.ndarray
+    numbers: np.ndarray
+    told: np.ndarray
 
 
-#: Columns of the table of frames to encode, int64[n, 8]: where its values and levels begin, in elements of their
+#: Columns of the table of frames to encode, int64[n, 9]: where its values and levels begin, in elements of their
 #: arrays; how many there are; number of its first block in the launch; codebook, -1 for none; log2 of values per
-#: sub-stream; whether sub-streams have references of their own; where its slots begin, in words.
-VALUES, LEVELS, N_VALUES, FIRST_BLOCK, BOOK, STREAM_LOG2, REFERENCES, SLOT = range(8)
+#: sub-stream; whether sub-streams have references of their own; where its first block begins, behind the prelude, and
+#: where the memory for the frame ends, in words.
+VALUES, LEVELS, N_VALUES, FIRST_BLOCK, BOOK, STREAM_LOG2, REFERENCES, BODY, END = range(9)
 #: Columns of the table by which frames are put together, int64[n, 8]: number of blocks; bytes of the prelude, with the
 #: codebook and without; max bytes of a frame with a codebook; where the frame goes, in words, and bytes there; where
 #: the starts of its two preludes lie, in words, and in each how many words.

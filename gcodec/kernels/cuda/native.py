@@ -42,8 +42,8 @@ _GENERAL_DECODERS = _for_each_width("decode_general", "decode_general.cu")
 _ENCODERS = _for_each_width("encode", "encode.cu")
 _PLANES_ENCODERS = _for_each_width("encode_planes", "encode_planes.cu")
 _GENERAL_ENCODERS = _for_each_width("encode_general", "encode_general.cu")
-_MOVERS = _for_each_width("move", "encode.cu")
-_PLANES_MOVERS = _for_each_width("move_planes", "encode_planes.cu")
+_BARE_WRITERS = _for_each_width("write_bare", "encode.cu")
+_PLANES_BARE_WRITERS = _for_each_width("write_bare_planes", "encode_planes.cu")
 _COUNTERS = _for_each_width("count", "count.cu")
 _SEALER = NativeKernel("seal_frames", "assemble.cu")
 LINEAR_CHOOSER = NativeKernel("choose_linear", "levels.cu")
@@ -73,8 +73,8 @@ PATCH_KERNELS = (
     COPY_STORED_BLOCKS, SUM_WORDS, SUM_HASH_BLOCKS, CHAIN_HASH_BLOCKS,
 )  # fmt: skip
 _PAIRS = (
-    _DECODERS, _PLANES_DECODERS, _GENERAL_DECODERS, _ENCODERS, _PLANES_ENCODERS, _GENERAL_ENCODERS, _MOVERS,
-    _PLANES_MOVERS, _COUNTERS,
+    _DECODERS, _PLANES_DECODERS, _GENERAL_DECODERS, _ENCODERS, _PLANES_ENCODERS, _GENERAL_ENCODERS, _BARE_WRITERS,
+    _PLANES_BARE_WRITERS, _COUNTERS,
 )  # fmt: skip
 ALL_KERNELS = (
     *(kernel for pair in _PAIRS for kernel in pair.values()), _SEALER,
@@ -87,16 +87,17 @@ class EncodingKernels(NamedTuple):
 
     Attributes:
         encode: Takes :class:`launch_tables.Tensors`, ``ValueCoding``, ``EncodeTables`` and ``Output``; makes a block of
-            each 2**14 values, in a slot.
+            each 2**14 values, where it belongs in its frame.
         seal: Takes the tables of frames to encode and to put together, ``ValueCoding``, ``Output``, the starts of
-            preludes, and results: of each block its word in the target; of each frame its bytes, 0 where there is none,
-            and whether it has gone without its codebook; and the target, where it writes preludes.
-        move: Takes what ``encode`` does, and the results of ``seal``; moves the blocks to the target.
+            preludes, which it writes, and results: of each block that must be written anew its word in the target, -1
+            of the others; of each frame its bytes, 0 where there is none, and whether it has gone without its codebook.
+        bare: Takes what ``encode`` does, and the blocks' words of ``seal``; writes the blocks anew of frames that have
+            gone without their codebook.
     """
 
     encode: NativeKernel
     seal: NativeKernel
-    move: NativeKernel
+    bare: NativeKernel
 
 
 def decoder_for(
@@ -141,10 +142,10 @@ def encoders_for(bits: int, widths: Sequence[int], n_levels: int, lossy: bool, h
         has_references: Whether heads are relative to the mean of their sub-stream; also true without a codebook.
     """
     if has_references and _is_whole(bits, widths, n_levels) and not lossy:
-        return EncodingKernels(_ENCODERS[bits], _SEALER, _MOVERS[bits])
+        return EncodingKernels(_ENCODERS[bits], _SEALER, _BARE_WRITERS[bits])
     narrow = has_references and max(widths) <= 8
     encode = (_PLANES_ENCODERS if narrow else _GENERAL_ENCODERS)[bits]
-    return EncodingKernels(encode, _SEALER, _PLANES_MOVERS[bits])
+    return EncodingKernels(encode, _SEALER, _PLANES_BARE_WRITERS[bits])
 
 
 def _is_whole(bits: int, widths: Sequence[int], n_levels: int) -> bool:

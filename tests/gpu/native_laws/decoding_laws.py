@@ -218,6 +218,7 @@ def places_of_any_alignment(memory: HostThreads, effort: int) -> None:
 
 
 FAR = (1 << 32) + (1 << 20)  #: values
+ALL_SO_FAR = 2  #: of look_back.cuh: a block tells of those before it, here that they have no bytes
 
 
 def far_room() -> Bits | None:
@@ -261,17 +262,17 @@ def blocks_beyond_32_bits(memory: HostThreads, effort: int) -> None:
     if room is None:
         return
     dtype, bits = BY_NAME["bfloat16"], np.resize(kernel_view(Case("bfloat16", "gaussian").bits.reshape(-1)), 20_000)
-    place, owner, first, slot_words = room[FAR : FAR + len(bits)], np.zeros(2, np.int32), FAR >> 14, 4 + (1 << 13)
+    place, owner, first, n_before = room[FAR : FAR + len(bits)], np.zeros(2, np.int32), FAR >> 14, 32
     coding, layout = kernel_tables.value_coding_of(dtype, 1, 1, None, False), bit_layouts.lossless(dtype)
     _, book = next(iter(shipped.fitting(dtype.name, 1)))
     encoding = kernel_tables.encode_tables(memory, dtype, layout, [book])
-    slots = np.array([0, 4 * slot_words], np.int64)
+    sizes = np.zeros(2, np.int64)
 
     def decode(out: Output, begin: int, columns: ColumnReferences | None, general: bool) -> Bits:
         """Return the values of the blocks, as if they were those from value ``begin`` of a frame on."""
         n_spans = 0 if columns is None else 1
         rows = np.array([[0, FAR - begin, begin + len(bits), -(begin >> 14), 14, 8, 0, 1, 0, n_spans]], np.int64)
-        frames = EncodedFrames(out.slots, rows, owner, slots, out.sizes.astype(np.int64))
+        frames = EncodedFrames(out.target, rows, owner, np.array([0, sizes[0]]), sizes)
         tables = kernel_tables.decode_tables(memory, dtype, (8,), layout.levels, [book], [columns] if columns else [])
         statuses, place[:] = np.full(2, -1, np.int32), 0
         memory.launch(decoder_for(16, 8, False, (8,), 1, general), 2, frames, coding, tables, room, statuses)
@@ -280,20 +281,26 @@ def blocks_beyond_32_bits(memory: HostThreads, effort: int) -> None:
 
     for references in (True, False):
         place[:] = bits
-        source = np.array([[0, 0, FAR + len(bits), -first, 0, 8, int(references), -first * slot_words]], np.int64)
-        out = Output(np.zeros(2 * slot_words, np.uint32), *(np.zeros(2, kind) for kind in ("u4", "u1", "u4")))
-        tensors = Tensors(room, np.zeros(1, np.uint8), source, owner)
+        # As many blocks have begun and told that nothing lies before them as one looks back at.
+        n, n_words = n_before + 2, 2 * (4 + (1 << 13))
+        source = np.array([[0, 0, FAR + len(bits), n_before - first, 0, 8, int(references), 0, n_words]], np.int64)
+        block_sizes, kinds, faults = (np.zeros(n, kind) for kind in ("u4", "u1", "u4"))
+        told = np.where(np.arange(n) < n_before, ALL_SO_FAR, 0).astype(np.uint64)
+        numbers, target = np.array([n_before], np.uint32), np.zeros(n_words, np.uint32)
+        out = Output(target, block_sizes, kinds, faults, numbers, told)
+        tensors = Tensors(room, np.zeros(1, np.uint8), source, np.zeros(n, np.int32))
         memory.launch(encoders_for(16, (8,), 1, False, references).encode, 2, tensors, coding, encoding, out)
-        assert (out.kinds == CODED).all()
+        assert (out.kinds[n_before:] == CODED).all()
+        sizes[:] = out.sizes[n_before:]
         for general in (False, True):
             assert np.array_equal(decode(out, FAR, None, general), bits)
     heads, n = np.arange(-3, 4, dtype=np.int8), 7 * 13
     wanted = []
     for begin in (0, FAR):
         columns = ColumnReferences(begin % n, begin + len(bits), n, 13, heads)
-        changed = out._replace(slots=out.slots.copy())
-        for at in slots // 4:
-            block = changed.slots[at : at + slot_words]
+        changed = out._replace(target=out.target.copy())
+        for at in (0, sizes[0] // 4):
+            block = changed.target[at:]
             block[7] |= 1 << 8  # the flag
             checksum = block[2:4].view("<u8")
             checksum += np.uint64((256 * (8 * 0x9E3779B1 % 2**32 | 1) - ((FAR - begin) >> 14) * SEED) % 2**64)

@@ -13,24 +13,26 @@ extern "C" {
 uint32_t thread_of_block();
 uint32_t block_of_grid();
 uint64_t generic_address_of_shared(uint64_t address);
-void read_memory(Space, uint64_t address, void *values, uint32_t bytes, uint32_t used, const char *place);
-void write_memory(Space, uint64_t address, const void *values, uint32_t bytes, const char *place);
+void read_memory(Space, uint64_t address, void *values, uint32_t bytes, uint32_t used, bool atomic, const char *place);
+void write_memory(Space, uint64_t address, const void *values, uint32_t bytes, bool atomic, const char *place);
 uint64_t change_memory(Space, Change, uint64_t address, uint64_t number, uint32_t bytes, const char *place);
 void wait_for_block(const char *place);
 void wait_for_warp(uint32_t mask, const char *place);
+void sleep_a_while(const char *place);
+uint32_t ballot(bool is_so, uint32_t mask, const char *place);
 uint32_t sum_of_warp(uint32_t number, uint32_t mask, const char *place);
 uint32_t shuffled(char kind, uint32_t number, uint32_t argument, uint32_t clamp, uint32_t mask, const char *place);
 void report(const char *what, const char *place);
 }
 
 template <typename T, unsigned N>
-static inline void read(Space space, uint64_t address, T (&values)[N], uint32_t used, const char *place) {
-    read_memory(space, address, values, sizeof(values), used, place);
+static inline void read(Space space, uint64_t address, T (&values)[N], uint32_t used, bool atomic, const char *place) {
+    read_memory(space, address, values, sizeof(values), used, atomic, place);
 }
 
 template <typename T, unsigned N>
-static inline void write(Space space, uint64_t address, const T (&values)[N], const char *place) {
-    write_memory(space, address, values, sizeof(values), place);
+static inline void write(Space space, uint64_t address, const T (&values)[N], bool atomic, const char *place) {
+    write_memory(space, address, values, sizeof(values), atomic, place);
 }
 
 // Parameters of functions lie on the stack of the host's thread.

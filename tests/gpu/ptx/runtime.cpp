@@ -2,9 +2,10 @@
 //
 // An access is a fault if it lies outside of the arrays of the launch or of the block's shared memory, if it is not aligned,
 // if it reads what nothing has written, or if it races: if another thread has touched the same byte in this launch, one of
-// the two writes, they are not both atomic, and nothing orders them. What orders two threads is __syncthreads for those of a
-// block, and __syncwarp for those of a warp; a shuffle orders no memory, and blocks nothing. A write that leaves a byte as
-// it is races with nothing: two threads may clear the same word. Faults are noted, and the launch goes on.
+// the two writes, they are not both atomic, and nothing orders them. Volatile accesses of one number are as good as atomic. What
+// orders two threads is __syncthreads for those of a block, and __syncwarp for those of a warp; a shuffle orders no memory,
+// and blocks nothing: what one block tells another must be in the number that it is told by. A write that leaves a byte as it
+// is races with nothing: two threads may clear the same word. Faults are noted, and the launch goes on.
 #define STACK_BYTES (1 << 18)
 #include "../host_threads.h"
 #include "device.h"
@@ -31,6 +32,7 @@ struct Byte {
     uint16_t writer;
     uint8_t writer_warp;
     bool atomic;
+    bool reads_are_atomic;               // all of them
     uint8_t reader_warps, reader_warp;   // all warps that read; the last one's lanes are above
 
     bool write_is_before(uint32_t block, uint32_t t, uint32_t waits, uint32_t warp_waits) const {
@@ -75,13 +77,19 @@ std::unordered_map<uint64_t, Shadow> pages;
 uint64_t last_page_number;
 Shadow *last_page;
 
-Shadow shared_shadow;
-std::vector<uint8_t> shared_memory;
+// The shared memory of a resident block, and what is known of it.
+struct SharedMemory {
+    Shadow shadow;
+    std::vector<uint8_t> bytes;
+    uint32_t stamp;
+    const char *asked_at[host_threads::MOST];   // where each thread has waited last
+};
+SharedMemory of_residents[host_threads::RESIDENT];
+SharedMemory &shared() { return of_residents[host_threads::resident]; }
 std::vector<Region> regions;
 const uint8_t *arguments;
-uint32_t argument_bytes, launch_stamp, block_stamp;
+uint32_t argument_bytes, launch_stamp, block_stamp;     // the last stamp of each kind
 void (*kernel)(const uint8_t *);
-const char *asked_at[host_threads::MOST];   // where each thread has waited last
 
 struct Found { uint64_t times; uint32_t block, thread; };
 std::map<std::string, Found> faults;
@@ -117,7 +125,8 @@ void forget_pages() {
 // Note an access of a byte or a word, and return the place of one with which it races, or nothing.
 inline const char *note(Byte &byte, uint32_t stamp, bool writes, bool atomic, bool changes, const char *place) {
     uint32_t t = threadIdx.x, warp = t >> 5, block = blockIdx.x;
-    uint32_t waits = host_threads::waits_of_block, warp_waits = host_threads::waits_of_warp[warp];
+    const host_threads::Block &own = host_threads::residents[host_threads::resident];
+    uint32_t waits = own.waits, warp_waits = own.waits_of_warp[warp];
     const char *other = nullptr;
     if (byte.stamp != stamp) {
         byte = Byte();
@@ -127,7 +136,7 @@ inline const char *note(Byte &byte, uint32_t stamp, bool writes, bool atomic, bo
     bool is_after = byte.write_is_before(block, t, waits, warp_waits);
     if (!is_after && !(atomic && byte.atomic)) other = byte.written_at;
     if (writes) {
-        if (!byte.reads_are_before(block, t, waits, warp_waits)) other = byte.read_at;
+        if (!(atomic && byte.reads_are_atomic) && !byte.reads_are_before(block, t, waits, warp_waits)) other = byte.read_at;
         if (!changes) return nullptr;
         byte.writer = is_after ? (uint16_t)t : MANY_THREADS;
         byte.writer_warp = is_after || byte.writer_warp == warp ? (uint8_t)warp : MANY_WARPS;
@@ -137,6 +146,7 @@ inline const char *note(Byte &byte, uint32_t stamp, bool writes, bool atomic, bo
         byte.reader_block = NONE;
         return other;
     }
+    byte.reads_are_atomic = atomic && (byte.reads_are_atomic || byte.reader_block == NONE);
     if (byte.reader_block != NONE && byte.reader_block != block) {
         byte.reader_block = MANY;
     } else if (byte.reader_block == NONE || byte.reader_waits != waits) {
@@ -164,10 +174,11 @@ bool lies_in_a_region(uint64_t address, uint32_t bytes, bool writes) {
 // Return where an access reaches memory of the host, having noted its faults; nothing if there is no memory.
 uint8_t *reach(Space space, uint64_t address, uint32_t bytes, uint32_t used, bool writes, bool atomic,
                const uint8_t *values, const char *place) {
-    uint64_t shared_begin = (uint64_t)shared_memory.data();
+    SharedMemory &own = shared();
+    uint64_t shared_begin = (uint64_t)own.bytes.data();
     const char *what = atomic ? "atomic" : writes ? "write" : "read";
     if (space == GENERIC) {
-        if (address - shared_begin < shared_memory.size()) space = SHARED, address -= shared_begin;
+        if (address - shared_begin < own.bytes.size()) space = SHARED, address -= shared_begin;
         else if (address - (uint64_t)arguments < argument_bytes) space = ARGUMENTS;
         else space = GLOBAL;
     }
@@ -181,14 +192,14 @@ uint8_t *reach(Space space, uint64_t address, uint32_t bytes, uint32_t used, boo
         return nullptr;
     }
     bool is_shared = space == SHARED;
-    if (is_shared ? address > shared_memory.size() || bytes > shared_memory.size() - address
+    if (is_shared ? address > own.bytes.size() || bytes > own.bytes.size() - address
                   : !lies_in_a_region(address, bytes, writes)) {
         fault(std::string("a ") + what + (is_shared ? " outside of shared memory" : " outside of the arrays"), place);
         return nullptr;
     }
-    uint8_t *memory = is_shared ? shared_memory.data() + address : (uint8_t *)address;
-    uint32_t stamp = is_shared ? block_stamp : launch_stamp;
-    Shadow &shadow = is_shared ? shared_shadow : page_of(address);
+    uint8_t *memory = is_shared ? own.bytes.data() + address : (uint8_t *)address;
+    uint32_t stamp = is_shared ? own.stamp : launch_stamp;
+    Shadow &shadow = is_shared ? own.shadow : page_of(address);
     uint64_t first = is_shared ? address : address % PAGE;
     const char *other = nullptr;
     bool is_unwritten = false;
@@ -219,8 +230,8 @@ uint8_t *reach(Space space, uint64_t address, uint32_t bytes, uint32_t used, boo
 }
 
 void begin_block() {
-    memset(shared_memory.data(), host_threads::order == host_threads::RISING ? 0x5A : 0xFF, shared_memory.size());
-    block_stamp++;
+    memset(shared().bytes.data(), host_threads::order == host_threads::RISING ? 0x5A : 0xFF, shared().bytes.size());
+    shared().stamp = ++block_stamp;
 }
 
 void run_thread() { kernel(arguments); }
@@ -231,11 +242,11 @@ jmp_buf before_launch;
 void stop(const char *what) {
     using namespace host_threads;
     const char *place = "the end of a kernel";
-    for (unsigned k = 0; k < n_threads; k++) {
+    for (unsigned k = 0; k < residents[resident].n_threads; k++) {
         unsigned t = (threadIdx.x & ~31u) ^ k;   // those of this warp come first
         State state = fibers[t].state;
-        if (state != AT_BARRIER && state != IN_WARP) continue;
-        place = asked_at[t];
+        if (state != AT_BARRIER && state != IN_WARP && state != ASLEEP) continue;
+        place = shared().asked_at[t];
         break;
     }
     fault(what, place);
@@ -244,7 +255,7 @@ void stop(const char *what) {
 
 // Note where a thread waits, and that all lanes of its warp are asked to.
 void begin_to_wait(uint32_t mask, const char *place) {
-    asked_at[threadIdx.x] = place;
+    shared().asked_at[threadIdx.x] = place;
     check_mask(mask);
 }
 
@@ -252,17 +263,17 @@ void begin_to_wait(uint32_t mask, const char *place) {
 
 uint32_t thread_of_block() { return threadIdx.x; }
 uint32_t block_of_grid() { return blockIdx.x; }
-uint64_t generic_address_of_shared(uint64_t address) { return (uint64_t)shared_memory.data() + address; }
+uint64_t generic_address_of_shared(uint64_t address) { return (uint64_t)shared().bytes.data() + address; }
 void report(const char *what, const char *place) { fault(what, place); }
 
-void read_memory(Space space, uint64_t address, void *values, uint32_t bytes, uint32_t used, const char *place) {
-    const uint8_t *memory = reach(space, address, bytes, used, false, false, nullptr, place);
+void read_memory(Space space, uint64_t address, void *values, uint32_t bytes, uint32_t used, bool atomic, const char *place) {
+    const uint8_t *memory = reach(space, address, bytes, used, false, atomic, nullptr, place);
     if (memory) memcpy(values, memory, bytes);
     else memset(values, 0, bytes);
 }
 
-void write_memory(Space space, uint64_t address, const void *values, uint32_t bytes, const char *place) {
-    uint8_t *memory = reach(space, address, bytes, NONE, true, false, (const uint8_t *)values, place);
+void write_memory(Space space, uint64_t address, const void *values, uint32_t bytes, bool atomic, const char *place) {
+    uint8_t *memory = reach(space, address, bytes, NONE, true, atomic, (const uint8_t *)values, place);
     if (memory) memcpy(memory, values, bytes);
 }
 
@@ -286,6 +297,16 @@ void wait_for_warp(uint32_t mask, const char *place) {
     host_threads::ask("w", 0, 0);
 }
 
+void sleep_a_while(const char *place) {
+    shared().asked_at[threadIdx.x] = place;
+    host_threads::wait(host_threads::ASLEEP);
+}
+
+uint32_t ballot(bool is_so, uint32_t mask, const char *place) {
+    begin_to_wait(mask, place);
+    return (uint32_t)host_threads::ask("ballot", 0, is_so);
+}
+
 uint32_t sum_of_warp(uint32_t number, uint32_t mask, const char *place) {
     begin_to_wait(mask, place);
     return (uint32_t)host_threads::ask("add", 0, number);
@@ -304,14 +325,16 @@ void run_kernel(void (*body)(const uint8_t *), const uint8_t *given, uint32_t n_
                 uint32_t order, const Region *arrays, uint32_t n_arrays) {
     kernel = body, arguments = given, argument_bytes = n_bytes;
     regions.assign(arrays, arrays + n_arrays);
-    shared_memory.assign((n_shared + 15) & ~15u, 0);
-    shared_memory.resize(n_shared);
-    shared_shadow.reserve(n_shared);
+    for (SharedMemory &own : of_residents) {
+        own.bytes.assign((n_shared + 15) & ~15u, 0);
+        own.bytes.resize(n_shared);
+        own.shadow.reserve(n_shared);
+    }
     launch_stamp++;
     forget_pages();
     host_threads::instead_of_abort = stop;
     if (_setjmp(before_launch)) {
-        host_threads::n_threads = 0;   // none goes on where it is
+        for (host_threads::Block &block : host_threads::residents) block.n_threads = 0;   // none goes on where it is
         return;
     }
     host_threads::run(run_thread, begin_block, blocks, 256, order);

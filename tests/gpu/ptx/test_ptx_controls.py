@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +28,14 @@ FOUND = {
     "all_clear_the_same": "",
     "all_add_and_wait": "",
     "blocks_add": "",
+    "blocks_tell_each_other": "",
     "warps_do_not_wait": "a race in shared memory",
     "lanes_do_not_wait": "a race in shared memory",
     "a_shuffle_orders_no_memory": "a race in shared memory",
     "reads_are_not_waited_for": "a race in shared memory",
     "blocks_write_the_same_place": "a race in global memory",
     "blocks_read_what_others_write": "a race in global memory",
+    "some_write_what_others_are_told": "a race in global memory",
     "some_add_and_some_read": "a race in shared memory",
     "an_index_of_shared_memory_is_one_too_high": "a read outside of shared memory",
     "an_index_of_an_array_is_one_too_high": "a write outside of the arrays",
@@ -84,11 +87,11 @@ def kernel_in(file: str, kernel: str) -> tuple[str, int, int]:
     return ptx, begin, ptx.index(".entry", begin + 10)
 
 
-def held(file: str, ptx: str) -> str:
-    """Return what the laws of a lossless frame say of kernels of which one file's PTX is changed: an error's text."""
+def held(file: str, ptx: str, laws: Sequence[str] = ("places_of_any_alignment", "lossless")) -> str:
+    """Return what laws say of kernels of which one file's PTX is changed: an error's text."""
     code = library.DeviceCode(newest(), 90, lambda own, text: ptx if own == file else text)
     try:
-        for name in ("places_of_any_alignment", "lossless"):
+        for name in laws:
             LAWS[name](library.WatchedMemory(code), 1)
     except (AssertionError, GcodecError) as error:
         return str(error) or "other bytes"
@@ -127,13 +130,32 @@ def test_an_index_that_is_off_by_one_is_missed(file: str, kernel: str) -> None:
         assert held(file, f"{ptx[: found.start(2)]}+{wrong}{ptx[found.end() - 1 :]}"), found[0]
 
 
+#: What a block knows of those before it: its number, which a counter gives it, and what they have told by volatile
+#: writes.
+TOLD = (
+    (r"atom\.global\.add\.u32\s+(%r\d+), \[%rd\d+\], 1;", r"mov.u32 \1, %ctaid.x;", "has not begun"),
+    (r"(st|ld)\.volatile\.", r"\1.", "a race in global memory"),
+)
+
+
+@MUTATED
+@pytest.mark.parametrize(("pattern", "change", "found"), TOLD, ids=["number", "volatile"])
+def test_what_blocks_tell_each_other_is_missed(pattern: str, change: str, found: str) -> None:
+    ptx, begin, end = kernel_in("encode.cu", "encode_float32")
+    places = [*re.finditer(pattern, ptx[begin:end])]
+    assert places
+    for place in places:
+        other = ptx[:begin] + ptx[begin:end][: place.start()] + place.expand(change) + ptx[begin + place.end() :]
+        assert found in held("encode.cu", other, ["blocks_that_look_back"])
+
+
 @pytest.mark.parametrize(
     "statement",
     [
         "fma.rn.f32 %r1, %r2, %r3, %r4;",
         "add.f32 %r1, %r2, %r3;",
         "add.sat.s32 %r1, %r2, %r3;",
-        "ld.volatile.global.u32 %r1, [%rd1];",
+        "ld.volatile.global.v2.u32 {%r1, %r2}, [%rd1];",
         "ld.global.nc.u32 %r1, [%rd1];",
         "ld.local.u32 %r1, [%rd1];",
         "atom.global.cas.b32 %r1, [%rd1], %r2, %r3;",

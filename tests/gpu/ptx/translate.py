@@ -155,8 +155,9 @@ def _move(op: _Operation) -> str:
 
 
 def _load(op: _Operation) -> str:
+    atomic = bool(op.may_take("volatile"))
     space = _SPACES[op.take(*_SPACES)] if op.modifiers and op.modifiers[0] in _SPACES else "GENERIC"
-    n = int((op.may_take("v2", "v4") or "v1")[1:])
+    n = 1 if atomic else int((op.may_take("v2", "v4") or "v1")[1:])
     targets, (_, source), size = _vector(op.operands[0]), op.operands, WIDTHS[op.bits]
     if len(targets) != n:
         raise op.refuse()
@@ -165,13 +166,14 @@ def _load(op: _Operation) -> str:
         own = [f"taken<{c_type(op.kind)}>({parameter} + {k * size})" for k in range(n)]
         return f"{c_type(op.kind)} v[] = {{{', '.join(own)}}}; {' '.join(sets)}"
     used = op.statement.used or (1 << n * size) - 1
-    access = f"read({space}, {op.address(source)}, v, {used}u, {op.place});"
+    access = f"read({space}, {op.address(source)}, v, {used}u, {int(atomic)}, {op.place});"
     return f"{c_type(op.kind)} v[{n}]; {access} {' '.join(sets)}"
 
 
 def _store(op: _Operation) -> str:
+    atomic = bool(op.may_take("volatile"))
     space = _SPACES[op.take(*_SPACES)] if op.modifiers and op.modifiers[0] in _SPACES else "GENERIC"
-    n = int((op.may_take("v2", "v4") or "v1")[1:])
+    n = 1 if atomic else int((op.may_take("v2", "v4") or "v1")[1:])
     (target, given), size = op.operands, WIDTHS[op.bits]
     values = [op.value(value) for value in _vector(given)]
     if len(values) != n:
@@ -181,7 +183,8 @@ def _store(op: _Operation) -> str:
         if not parameter:
             raise op.refuse()
         return " ".join(f"put({parameter} + {k * size}, {value});" for k, value in enumerate(values))
-    return f"{c_type(op.kind)} v[] = {{{', '.join(values)}}}; write({space}, {op.address(target)}, v, {op.place});"
+    access = f"write({space}, {op.address(target)}, v, {int(atomic)}, {op.place});"
+    return f"{c_type(op.kind)} v[] = {{{', '.join(values)}}}; {access}"
 
 
 def _convert(op: _Operation) -> str:
@@ -311,6 +314,18 @@ def _barrier(op: _Operation) -> str:
     return f"wait_for_warp({op.value(op.operands[0], 'u32')}, {op.place});"
 
 
+def _sleep(op: _Operation) -> str:
+    if op.kind != "u32":
+        raise op.refuse()
+    return f"sleep_a_while({op.place});"
+
+
+def _vote(op: _Operation) -> str:
+    op.take("sync"), op.take("ballot")
+    target, is_so, mask = op.operands
+    return op.set(target, f"ballot({op.value(is_so, 'pred')}, {op.value(mask, 'u32')}, {op.place})")
+
+
 def _sum(op: _Operation) -> str:
     op.take("sync"), op.take("add")
     a, mask = (op.value(operand, "u32") for operand in op.operands[1:])
@@ -374,6 +389,8 @@ _TRANSLATORS: dict[str, Callable[[_Operation], str]] = {
     **dict.fromkeys(("atom", "red"), _atomic),
     "bar": _barrier,
     "redux": _sum,
+    "vote": _vote,
+    "nanosleep": _sleep,
     "shfl": _shuffle,
 }
 

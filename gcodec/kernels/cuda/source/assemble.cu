@@ -1,5 +1,5 @@
-// Preludes of frames, and the places of their blocks, by a block of threads for each frame. A frame of coded blocks that is
-// longer than one of raw blocks without a codebook is put together as the latter.
+// Preludes of frames, whose blocks are there, by a block of threads for each frame. A frame of coded blocks that is longer than
+// one of raw blocks without a codebook becomes the latter: its blocks are written anew, to places that are found here.
 //
 //     frame     start (fixed, codebook) | block sizes, padded to 8 bytes | block 0 | block 1 | ...
 //               ^ size, checksum        ^ index                          ^ prefix sums of the sizes
@@ -10,10 +10,9 @@ struct SealArguments {
     ValueCoding coding;
     Output out;                         // of the encoder
     Array<const u32, 1> starts;         // what comes before the indexes, sizes and checksums left zero
-    Array<i64, 1> places;               // word of the target at which a block begins; -1 where there is no frame: for lack
-                                        // of room, or for a level that does not exist
-    Array<i64, 2> results;              // bytes of a frame, 0 where there is none; whether it has gone without its codebook
-    Array<u32, 1> target;               // all frames are reached from their places on
+    Array<i64, 1> places;               // word of the target at which a block is written anew; -1 where it is not
+    Array<i64, 2> results;              // bytes of a frame, 0 where there is none, for lack of room, or for a level that does
+                                        // not exist; whether it has gone without its codebook
 };
 
 // Columns of the table of frames to put together (gcodec.kernels.cuda.launch_tables).
@@ -37,8 +36,7 @@ struct Blocks {
     __device__ __forceinline__ u32 size(u32 b, bool bare) const {
         if (!bare || kinds[b] != CODED) return sizes[b];
         u64 left = n_values - (u64)b * MAX_VALUES;
-        u32 own = left < MAX_VALUES ? (u32)left : MAX_VALUES;
-        return (BLOCK_HEADER + own * value_bytes + 7) & ~7u;
+        return filled_up(raw_bytes(left < MAX_VALUES ? (u32)left : MAX_VALUES, value_bytes));
     }
 
     // Return the bytes of all, in each thread.
@@ -64,7 +62,7 @@ __device__ __forceinline__ void seal_frame(const SealArguments &a, SealShared &s
         a.results.data[f * 2] = fits ? (i64)size : 0;
         a.results.data[f * 2 + 1] = bare;
     }
-    u32 *frame = a.target.data + part[PLACE], n_words = (u32)part[START_WORDS];
+    u32 *frame = a.out.target.data + part[PLACE], n_words = (u32)part[START_WORDS];
     u32 index_words = (blocks.n + 1) & ~1u, index = (u32)(prelude >> 2) - index_words;
     const u32 *start = a.starts.data + (part[START] + (bare ? n_words : 0));
     u64 checked = 0, position = (u64)part[PLACE] + (prelude >> 2);
@@ -73,7 +71,7 @@ __device__ __forceinline__ void seal_frame(const SealArguments &a, SealShared &s
         u32 b = tile + thread, own = b < blocks.n ? blocks.size(b, bare) : 0, all;
         u32 before = sum_before_thread(own, shared.counts, all);
         if (b < blocks.n) {
-            a.places.data[first + b] = fits ? (i64)(position + (before >> 2)) : -1;
+            a.places.data[first + b] = fits && bare ? (i64)(position + (before >> 2)) : -1;
             checked += weighed(own, index + b);
             if (fits) frame[index + b] = own;
         }

@@ -29,8 +29,8 @@ __device__ __forceinline__ u32 bin_of(u32 head, u32 mean, u32 window, u32 center
 
 template <typename V>
 __device__ __forceinline__ void count_block(const CountArguments<V> &a, CountShared &shared) {
-    const i64 *row = row_of(a.tensors);
-    Source<V> source = values_of(a.tensors, row);
+    const i64 *row = row_of(a.tensors, blockIdx.x);
+    Source<V> source = values_of(a.tensors, row, blockIdx.x);
     const u8 *levels = a.tensors.levels.data + ((u64)row[LEVELS] + (u64)source.b * MAX_VALUES);
     u32 n_bins = (u32)a.counts.shape[1], n_levels = a.coding.n_levels, lane = threadIdx.x & 31;
     CHECK(n_bins <= MAX_BINS);

@@ -1,6 +1,6 @@
 // Lossless encoding of float32, bfloat16 and float16 by a block of threads for each block of a frame: what is most
 // frequent, values whose bits are all kept, in one plane of whole bytes.
-#include "move.cuh"
+#include "bare.cuh"
 
 constexpr u32 ITEM_WORDS = STREAM_VALUES * 3 / 4 + 5;      // of a sub-stream, at most, and what four values may reach beyond
 
@@ -225,7 +225,7 @@ struct WholeEncoder : StreamsShared {
         // the next:
         //
         //     of the lane       bbbb aaaa | dddd cccc
-        //     of the slot   a... | bbba | cccb | ..dd                as from byte 3 of a word on
+        //     of the block  a... | bbba | cccb | ..dd                as from byte 3 of a word on
         constexpr u32 N = LANE_VALUES * (sizeof(V) == 4 ? 3 : 1) / 4;   // words of a lane's items
         u32 words[N], shift = begin.x * 8;
         pack_items(values, words, (const V *)0);
@@ -286,9 +286,10 @@ struct WholeEncoder : StreamsShared {
 
 template <typename V>
 __device__ __forceinline__ void encode_whole(const EncodeArguments<V> &a, WholeEncoder &shared) {
-    const i64 *row = row_of(a.tensors);
+    u32 block = take_number(a.out.numbers.data, shared.block);
+    const i64 *row = row_of(a.tensors, block);
     shared.prepare(a.tables, (i32)row[BOOK]);
-    note_block(a, encode_block(source_of(a, row), a.tables, (i32)row[BOOK], shared));
+    encode_block(a, values_of(a.tensors, row, block), (i32)row[BOOK], shared);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4) encode_float32(const __grid_constant__ EncodeArguments<u32> a) {
@@ -302,23 +303,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) encode_float16(const __
     encode_whole(a, shared);
 }
 
-struct MoveShared {
+struct BareShared {
     u64 cells[WARPS];
 };
 
 template <typename V>
-__device__ __forceinline__ void move_whole(const MoveArguments<V> &a, MoveShared &shared) {
-    move_block(a, shared.cells, [](const Source<V> &block, const i64 *, u32 *goal) {
-        return Source<V>{block.values, block.n, block.b, goal, block.slot_words};
-    });
+__device__ __forceinline__ void write_bare(const BareArguments<V> &a, BareShared &shared) {
+    write_bare_block(a, shared.cells, [](const Source<V> &block, const i64 *) { return block; });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) move_float32(const __grid_constant__ MoveArguments<u32> a) {
-    __shared__ MoveShared shared;
-    move_whole(a, shared);
+extern "C" __global__ void __launch_bounds__(THREADS) write_bare_float32(const __grid_constant__ BareArguments<u32> a) {
+    __shared__ BareShared shared;
+    write_bare(a, shared);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) move_float16(const __grid_constant__ MoveArguments<u16> a) {
-    __shared__ MoveShared shared;
-    move_whole(a, shared);
+extern "C" __global__ void __launch_bounds__(THREADS) write_bare_float16(const __grid_constant__ BareArguments<u16> a) {
+    __shared__ BareShared shared;
+    write_bare(a, shared);
 }

@@ -2,17 +2,18 @@
 //
 //     1  table                     what the values of a symbol, or of a relative head, take
 //     2  means, bits, items        a warp for each sub-stream, eight values a lane
-//     3  places                    each warp for itself, by sums over its lanes, of which each stands for two sub-streams
+//     3  places                    each warp for itself, by sums over its lanes, of which each stands for two sub-streams;
+//                                  the first warp looks back at the frame's blocks before this one
 //     4  codes and tails to words  a warp for each sub-stream again: its values are read a second time, from cache if it
-//                                  has them, packed in shared memory, and go to the slot word by word
+//                                  has them, packed in shared memory, and go to the frame word by word
 //
 // Heads have 8 bits and, but for general encoders, are relative to the mean of their sub-stream. So a symbol depends on
-// nothing outside of its sub-stream. Without a codebook, blocks are constant or raw. Each block goes to a slot of its
-// own, which has room for it as a raw one. An encoder is its shared memory, with methods for what differs: `prepare`,
-// `measure`, `place`, `clear` and `write`.
+// nothing outside of its sub-stream. Without a codebook, blocks are constant or raw. Each block goes to where it belongs in
+// its frame, or nowhere if the frame has no room for it. An encoder is its shared memory, with methods for what differs:
+// `prepare`, `measure`, `place`, `clear` and `write`.
 #pragma once
 
-#include "device.cuh"
+#include "look_back.cuh"
 
 template <typename V>
 struct Tensors {
@@ -31,9 +32,10 @@ struct EncodeTables {
 };
 
 struct Output {
-    Array<u32, 1> slots, sizes;
+    Array<u32, 1> target, sizes;    // all frames are reached from their places in the target on
     Array<u8, 1> kinds;
-    Array<u32, 1> faults;
+    Array<u32, 1> faults, numbers;  // of blocks that have begun: one number
+    Array<u64, 1> told;
 };
 
 template <typename V>
@@ -45,7 +47,7 @@ struct EncodeArguments {
 };
 
 // Columns of the table of frames (gcodec.kernels.cuda.launch_tables).
-enum SourceColumn { VALUES, LEVELS, N_VALUES, FIRST_BLOCK, BOOK, STREAM_LOG2, REFERENCES, SLOT, N_SOURCE_COLUMNS };
+enum SourceColumn { VALUES, LEVELS, N_VALUES, FIRST_BLOCK, BOOK, STREAM_LOG2, REFERENCES, BODY, END, N_SOURCE_COLUMNS };
 
 constexpr u32 STREAM_VALUES = 256, LANE_VALUES = STREAM_VALUES / 32;   // values of a sub-stream, and of a lane
 constexpr u32 ENCODED_STREAMS = MAX_VALUES / STREAM_VALUES;
@@ -83,8 +85,11 @@ struct StreamsShared {
     Places all_places;
     u64 cells[WARPS];
     u32 escape_length;                   // of its code
+    u32 block;                           // the block's number in the launch
     u32 number, n_values;                // of the block in its frame, and of its values: needed at the end
     u32 different, failed;
+    u32 fits;                            // whether the frame has room for the block
+    u64 begin;                           // word of the target at which the block begins
 };
 
 // A block to be encoded.
@@ -94,7 +99,7 @@ struct Source {
 
     const V *values;
     u32 n, b;            // its values, and its number in the frame
-    u32 *slot, slot_words;
+    u32 *words, n_words; // where it goes, once that is known
 
     __device__ __forceinline__ u32 at(u32 i) const {
         CHECK(i < n);
@@ -102,13 +107,13 @@ struct Source {
     }
     __device__ __forceinline__ u32 n_streams() const { return (n + STREAM_VALUES - 1) / STREAM_VALUES; }
     __device__ __forceinline__ void put(u32 i, u32 word) const {
-        CHECK(i < slot_words);
-        slot[i] = word;
+        CHECK(i < n_words);
+        words[i] = word;
     }
     // Add bits to a word that others add to as well; return what they add to the checksum.
     __device__ __forceinline__ u64 add(u32 i, u32 word) const {
-        CHECK(i < slot_words);
-        if (word) atomicOr(slot + i, word);
+        CHECK(!word || i < n_words);
+        if (word) atomicOr(words + i, word);
         return weighed(word, i);
     }
     // Add a number of at most 16 bits, likewise.
@@ -239,8 +244,8 @@ __device__ __forceinline__ Places find_streams(const Source<V> &source, StreamsS
 // and those of the fields.
 template <typename V>
 __device__ __forceinline__ void clear_streams(const Source<V> &source, const Places &p, const StreamsShared &shared) {
-    u32 s = threadIdx.x;
-    if (s < p.n_streams) source.put((p.streams_at + (shared.starts[s] & 0xFFFF)) >> 2, 0);
+    u32 s = threadIdx.x, own = s < p.n_streams ? (p.streams_at + (shared.starts[s] & 0xFFFF)) >> 2 : ALL;
+    if (own < source.n_words) source.put(own, 0);     // an empty one may begin where the block ends
     for (u32 i = (p.lengths_at >> 2) + s; i < (p.body + 7) >> 3 << 1; i += THREADS) source.put(i, 0);
 }
 
@@ -287,7 +292,7 @@ __device__ __forceinline__ void put_codes(u32 *window, u32 bit, const u32 *value
     put_bits(window, CODE_WORDS, bit, bits);
 }
 
-// Bring a warp's words from shared memory to the slot, and clear them; they hold the block's bits from `begin` to `end`.
+// Bring a warp's words from shared memory to the block, and clear them; they hold the block's bits from `begin` to `end`.
 template <typename V>
 __device__ __forceinline__ u64 bring_out(const Source<V> &source, u32 *window, u32 begin, u32 end) {
     u64 sum = 0;
@@ -342,32 +347,75 @@ __device__ __forceinline__ u64 write_raw(const S &source) {
     return sum;
 }
 
+// Return the row of the launch's table of frames that tells of the frame of a block.
+template <typename V>
+__device__ __forceinline__ const i64 *row_of(const Tensors<V> &tensors, u32 block) {
+    return tensors.rows.data + (i64)tensors.owner.data[block] * N_SOURCE_COLUMNS;
+}
+
+// Return the values of a block of the launch, of which this row tells; where the block goes is not known yet.
+template <typename V>
+__device__ __forceinline__ Source<V> values_of(const Tensors<V> &tensors, const i64 *row, u32 block) {
+    u32 b = block - (u32)row[FIRST_BLOCK];
+    u64 first = (u64)b * MAX_VALUES, left = (u64)row[N_VALUES] - first;
+    u32 n = left < MAX_VALUES ? (u32)left : MAX_VALUES;
+    return {tensors.values.data + ((u64)row[VALUES] + first), n, b, nullptr, 0};
+}
+
 // A block that is written but for its first four words.
 struct Written {
     u32 kind, base, size;
     u64 sum;             // this thread's share of the checksum
 };
 
-template <typename Encoder, typename S>
-__device__ __forceinline__ Written write_body(const S &source, Encoder &shared) {
-    u32 raw_body = BLOCK_HEADER + source.n * (u32)sizeof(typename S::Value), different = shared.different;
-    if (!different && source.n > 1) {
-        u32 value = source.at(0);
-        if (threadIdx.x) return {CONSTANT, 0, 24, 0};
-        source.put(4, value);
-        source.put(5, 0);
-        return {CONSTANT, 0, 24, weighed(value, 4)};
+// Write the value that all values are; likewise.
+template <typename S>
+__device__ __forceinline__ u64 write_constant(const S &source) {
+    u32 value = source.at(0);
+    if (threadIdx.x) return 0;
+    source.put(4, value);
+    source.put(5, 0);
+    return weighed(value, 4);
+}
+
+// Return the bytes of a raw block, all of them, and without what fills them up to a multiple of 8.
+__device__ __forceinline__ u32 raw_bytes(u32 n, u32 value_bytes) { return BLOCK_HEADER + n * value_bytes; }
+__device__ __forceinline__ u32 filled_up(u32 bytes) { return (bytes + 7) & ~7u; }
+
+// Find where a block of so many bytes goes, for which the first warp looks back. Has a barrier.
+template <typename S>
+__device__ __forceinline__ void find_begin(const Output &out, const i64 *row, S &source, u32 size, StreamsShared &shared) {
+    if (threadIdx.x < 32) {
+        u64 before = bytes_before(out.told.data + row[FIRST_BLOCK], source.b, size), begin = (u64)row[BODY] + (before >> 2);
+        if (threadIdx.x == 0) {
+            shared.begin = begin;
+            shared.fits = begin + (size >> 2) <= (u64)row[END];
+        }
     }
-    Places places = shared.place(source);
-    if (!different || shared.failed || places.body >= raw_body) return {RAW, 0, (raw_body + 7) & ~7u, write_raw(source)};
-    if (threadIdx.x == 0) shared.all_places = places;
     __syncthreads();
+    source.words = out.target.data + shared.begin;
+    source.n_words = size >> 2;
+}
+
+template <typename V, typename Encoder, typename S>
+__device__ __forceinline__ Written write_body(const EncodeArguments<V> &a, S &source, Encoder &shared) {
+    u32 raw = raw_bytes(source.n, sizeof(V)), size = 24;
+    bool constant = !shared.different && source.n > 1, coded = false;
+    if (!constant) {
+        Places places = shared.place(source);
+        coded = shared.different && !shared.failed && places.body < raw;
+        size = filled_up(coded ? places.body : raw);
+        if (threadIdx.x == 0) shared.all_places = places;
+    }
+    find_begin(a.out, row_of(a.tensors, shared.block), source, size, shared);
+    if (!shared.fits) return {coded ? CODED : constant ? CONSTANT : RAW, 0, size, 0};
+    if (!coded) return {constant ? CONSTANT : RAW, 0, size, constant ? write_constant(source) : write_raw(source)};
     const Places &p = shared.all_places;    // not in registers, of which writing takes many
     clear_streams(source, p, shared);
     shared.clear(source, p);
     __syncthreads();
     u64 sum = shared.write(source, p);
-    return {CODED, p.base, (p.body + 7) & ~7u, sum + write_fields(source, p, shared)};
+    return {CODED, p.base, size, sum + write_fields(source, p, shared)};
 }
 
 // Write the first four words of block `b` of a frame, once all threads have their share of the checksum.
@@ -382,52 +430,23 @@ __device__ __forceinline__ void write_header(const S &source, u32 first, u32 n, 
     }
 }
 
-// Encode a block, once the encoder is prepared.
-template <typename Encoder, typename S>
-__device__ __forceinline__ Written encode_block(const S &source, const EncodeTables &tables, i32 book, Encoder &shared) {
-    u32 thread = threadIdx.x;
-    if (thread == 0) {
+// Encode a block, once the encoder is prepared, which has noted its number in the launch.
+template <typename V, typename Encoder, typename S>
+__device__ __forceinline__ void encode_block(const EncodeArguments<V> &a, S source, i32 book, Encoder &shared) {
+    if (threadIdx.x == 0) {
         shared.different = 0;
         shared.failed = book < 0;
         shared.number = source.b;
         shared.n_values = source.n;
-        shared.escape_length = book < 0 ? 0 : tables.escapes.data[(u64)book * 2 + 1];
+        shared.escape_length = book < 0 ? 0 : a.tables.escapes.data[(u64)book * 2 + 1];
     }
     __syncthreads();
     shared.measure(source);
     __syncthreads();
-    Written done = write_body(source, shared);
-    write_header(source, done.kind | done.base << 16, shared.n_values, shared.number, done.sum, shared.cells);
-    return done;
-}
-
-// Return the values of a tensor's block that a block of the grid does, of which `row` of the launch's table tells; there
-// is no slot to write to.
-template <typename V>
-__device__ __forceinline__ Source<V> values_of(const Tensors<V> &tensors, const i64 *row) {
-    u32 b = blockIdx.x - (u32)row[FIRST_BLOCK];
-    u64 first = (u64)b * MAX_VALUES, left = (u64)row[N_VALUES] - first;
-    u32 n = left < MAX_VALUES ? (u32)left : MAX_VALUES;
-    return {tensors.values.data + ((u64)row[VALUES] + first), n, b, nullptr, 0};
-}
-
-// The same, with the slot that the block is encoded to.
-template <typename V>
-__device__ __forceinline__ Source<V> source_of(const EncodeArguments<V> &a, const i64 *row) {
-    Source<V> source = values_of(a.tensors, row);
-    source.slot_words = BLOCK_HEADER / 4 + MAX_VALUES * (u32)sizeof(V) / 4;
-    source.slot = a.out.slots.data + ((u64)row[SLOT] + (u64)source.b * source.slot_words);
-    return source;
-}
-
-template <typename V>
-__device__ __forceinline__ const i64 *row_of(const Tensors<V> &tensors) {
-    return tensors.rows.data + (i64)tensors.owner.data[blockIdx.x] * N_SOURCE_COLUMNS;
-}
-
-template <typename V>
-__device__ __forceinline__ void note_block(const EncodeArguments<V> &a, const Written &done) {
+    Written done = write_body(a, source, shared);
+    if (shared.fits)
+        write_header(source, done.kind | done.base << 16, shared.n_values, shared.number, done.sum, shared.cells);
     if (threadIdx.x) return;
-    a.out.sizes.data[blockIdx.x] = done.size;
-    a.out.kinds.data[blockIdx.x] = (u8)done.kind;
+    a.out.sizes.data[shared.block] = done.size;
+    a.out.kinds.data[shared.block] = (u8)done.kind;
 }

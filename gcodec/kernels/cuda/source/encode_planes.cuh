@@ -5,7 +5,7 @@
 //     general     planes of any widths, and heads relative to that mean or to the mean of their block
 #pragma once
 
-#include "move.cuh"
+#include "bare.cuh"
 #include "planes.cuh"
 
 constexpr u32 MAX_LEVELS = 16;
@@ -378,8 +378,9 @@ __device__ __forceinline__ RoundedSource<V> rounded_source(const EncodeArguments
 
 template <bool GENERAL, typename V>
 __device__ __forceinline__ void encode_planes(const EncodeArguments<V> &a, PlanesEncoder<GENERAL> &shared) {
-    const i64 *row = row_of(a.tensors);
-    shared.prepare(a.tables, a.coding, row, a.out.faults.data + a.tensors.owner.data[blockIdx.x]);
-    RoundedSource<V> source = rounded_source(a, source_of(a, row), row, shared.rules);
-    note_block(a, encode_block(source, a.tables, (i32)row[BOOK], shared));
+    u32 block = take_number(a.out.numbers.data, shared.block);
+    const i64 *row = row_of(a.tensors, block);
+    shared.prepare(a.tables, a.coding, row, a.out.faults.data + a.tensors.owner.data[block]);
+    RoundedSource<V> source = rounded_source(a, values_of(a.tensors, row, block), row, shared.rules);
+    encode_block(a, source, (i32)row[BOOK], shared);
 }
