@@ -84,9 +84,8 @@ class Stats:
         steps: steps ended.
         refreshes: refreshes of shared codebooks.
         refresh_bytes: bytes that the sums for these took.
-        bits_per_symbol: bits that a symbol takes with the shared codebooks, in the latest step that is known; NaN
-            before the first. A frame that they do not suit counts with what it would have taken: then this is far
-            above the entropy, until they are renewed.
+        bits_per_symbol: bits that a symbol took in the latest step that is known; NaN before the first with shared
+            codebooks.
         entropy_per_symbol: its entropy, likewise.
         own_codebooks: frames of this rank that the shared codebooks did not suit, and that carried one of their own.
     """

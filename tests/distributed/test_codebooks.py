@@ -146,10 +146,26 @@ def test_a_frame_that_shared_codebooks_do_not_suit_has_its_own():
     books.end_step()
     books.renew([0], books.take(), 1)
     send(narrow)
-    assert books.n_unsuited == 0
+    spent = books.end_step()
+    assert books.n_unsuited == 0 and spent.taken == spent.paid >= spent.entropy
     size = send(wide)
-    assert books.n_unsuited == 1
+    spent = books.end_step()
+    assert books.n_unsuited == 1 and spent.paid > spent.taken + 0.5 * spent.symbols and spent.taken >= spent.entropy
     assert size <= 1.01 * len(gcodec.encode(wide.astype(np.float32)))
+
+
+def test_codebooks_that_suit_no_frame_from_the_first_are_made_anew():
+    """As those of the first step are, where an optimizer has no state yet and chooses other levels than later."""
+    books, stats = SharedCodebooks(gd.Refresh(interval=100)), Stats()
+    rounds, made = CodebookRefresh(books, stats), []
+    for _ in range(60):
+        if books.piece_cache.counts:
+            books.paid += 1000 * (9.0 if stats.refreshes < 2 else 3.5)
+            books.taken += 1000 * 3.5
+        refreshed(books, rounds, form=1)
+        made.append(stats.refreshes)
+    assert made.index(1) <= 2 and made.index(2) <= 15 and made[-1] == 2
+    assert stats.bits_per_symbol == 3.5
 
 
 def test_collectives_that_are_not_repeated_get_no_codebook(monkeypatch):

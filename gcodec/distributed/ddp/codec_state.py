@@ -424,8 +424,8 @@ class CompressedAllreduce:
         * ``encode_seconds``, ``level_seconds`` (part of these), ``decode_seconds``, ``sum_seconds``, ``wait_seconds``,
           and ``seconds`` in all: buckets overlap. On CUDA devices those of uncompressed buckets are the host's alone,
           but in a trial of the bypass
-        * ``bits_per_symbol``, ``entropy_per_symbol``: what a head takes with the shared codebooks in the latest step
-          that is known, and could take; NaN before the first refresh
+        * ``bits_per_symbol``, ``entropy_per_symbol``: what a head took in the latest step that is known, and could
+          have taken; NaN before the first refresh
         * ``refreshes``, ``refresh_bytes``: of shared codebooks; ``own_codebooks``: frames that these did not suit
         * ``last_step``, ``buckets``: the sums above, of the last step and of each bucket
         * ``accuracy``: of the mode, as text

@@ -16,7 +16,7 @@ from ...stream import is_refresh_due
 from ..stats import Stats
 from ..transport.lane import Lane
 from ..transport.transfers import labeled
-from .shared_codebooks import SharedCodebooks, Spent
+from .shared_codebooks import MISFIT, SharedCodebooks, Spent
 
 
 class AsyncSum:
@@ -119,7 +119,8 @@ class CodebookRefresh:
         excess = usual = 0.0
         if age >= 2 and spent is not None:  # before that, the last sum is not of frames with these codebooks
             excess = self._excess(Spent(*spent.tolist()))
-            self.usual = usual = excess if self.usual is None else self.usual
+            # The first codebooks may suit no later step: an optimizer without a state chooses other levels than later.
+            self.usual = usual = min(excess, MISFIT) if self.usual is None else self.usual
             if age < refresh.min_age:
                 excess = usual
         # Histograms take a step to be summed, so a refresh begins a step before it is due.
@@ -135,7 +136,7 @@ class CodebookRefresh:
 
     def _record(self, spent: Spent) -> None:
         if spent.symbols and spent.paid:
-            self.stats.bits_per_symbol = spent.paid / spent.symbols
+            self.stats.bits_per_symbol = spent.taken / spent.symbols
             self.stats.entropy_per_symbol = spent.entropy / spent.symbols
 
     def state_dict(self) -> dict[str, Any]:
@@ -158,7 +159,7 @@ class CodebookRefresh:
         self.step, self.renewed = int(state["step"]), int(state["renewed"])
         self.usual = None if math.isnan(state["usual"]) else float(state["usual"])
         self._spent, self._histograms = AsyncSum(), AsyncSum()
-        if len(state["spent"]):
+        if len(state["spent"]) == len(Spent._fields):  # states from before had fewer numbers: nothing is lost by them
             self._spent.tensor = torch.tensor(np.asarray(state["spent"]), dtype=torch.float64, device="cpu")
         if state["refreshing"]:
             self._histograms.tensor = torch.tensor(np.asarray(state["histograms"]), dtype=torch.int64, device="cpu")

@@ -35,7 +35,7 @@ from .piece_cache import PieceCache
 
 FIRST_ID = 1 << 16  #: ids below belong to codebooks that come with gcodec and to streams
 _MAX_CODEBOOKS = 8  #: in a frame
-_MISFIT = 0.5  #: bits per symbol beyond the entropy from which a frame has a codebook of its own
+MISFIT = 0.5  #: bits per symbol beyond the entropy from which a frame has a codebook of its own
 #: What frames by shared codebooks consist of: coded blocks whose values are rounded, as ranks round their own values.
 _CODING = EncoderOptions(columns=False, prediction=False, wide_heads=False, exact_if_smaller=False)
 COUNTING = FixedCodebooks((), (), True)  #: plans without codebooks, for their counts
@@ -92,14 +92,16 @@ class Spent(NamedTuple):
     """The cost of a step's symbols.
 
     Attributes:
-        paid: bits that they took.
+        paid: bits that they take by the shared codebooks.
         entropy: bits that they would have taken at the entropy of what was counted.
         symbols: their number.
+        taken: bits that they took: where the shared codebooks do not suit a frame, its own takes about the entropy.
     """
 
     paid: float
     entropy: float
     symbols: float
+    taken: float
 
 
 class SharedCodebooks:
@@ -115,7 +117,8 @@ class SharedCodebooks:
         piece_cache: what is known of the pieces of buffers as long as the codebooks hold: plans, which are used again
             between steps in which symbols are counted, and which pieces are smaller with predicted blocks.
         layers: the counts and the codebook of each parameter, by number.
-        paid: bits that this step's symbols have taken so far.
+        paid: bits that this step's symbols take so far by these codebooks.
+        taken: bits that they have taken so far, as of :class:`Spent`.
         digest: stands for the codebooks in use; the same on all ranks.
         n_unsuited: frames so far that these codebooks did not suit.
         unmade: True if there are layers that have not been counted for a codebook yet.
@@ -125,7 +128,7 @@ class SharedCodebooks:
         self.refresh, self.options = refresh, _CODING
         self.piece_cache = PieceCache()
         self.layers: dict[int, Layer] = {}
-        self.paid = 0.0
+        self.paid = self.taken = 0.0
         self.digest = 0
         self.n_unsuited = 0
         self._by_hash: dict[int, Codebook] = {}
@@ -196,9 +199,10 @@ class SharedCodebooks:
             return True
         bits, n_symbols = np.empty((2, len(plan.counts)), np.int64)
         codebook_fit.add_costs(plan.counts, kept_costs(tuple(plan.codebooks)), plan.choice, 0, bits, n_symbols)
-        paid = int(bits.sum())
+        paid, at_entropy = int(bits.sum()), int(code_costs.entropy_fixed(whole)) / 256
+        suits = paid - at_entropy <= MISFIT * int(n_symbols.sum())
         self.paid += paid
-        suits = paid - int(code_costs.entropy_fixed(whole)) / 256 <= _MISFIT * int(n_symbols.sum())
+        self.taken += paid if suits else at_entropy
         self.n_unsuited += not suits
         return suits
 
@@ -211,8 +215,8 @@ class SharedCodebooks:
             layer.cycle.histogram >>= np.uint64(2)  # earlier steps count a quarter, so that a change soon shows
             layer.cycle.count(layer.recent)
             layer.recent[:] = 0
-        spent = Spent(self.paid, entropy, symbols)
-        self.paid = 0.0
+        spent = Spent(self.paid, entropy, symbols, self.taken)
+        self.paid = self.taken = 0.0
         return spent
 
     def take(self) -> np.ndarray:
@@ -254,7 +258,7 @@ class SharedCodebooks:
     def state_dict(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state that all ranks have in common and the state of this rank: arrays and numbers."""
         shared: dict[str, Any] = {}
-        counts: dict[str, Any] = {"paid": self.paid}
+        counts: dict[str, Any] = {"paid": self.paid, "taken": self.taken}
         for number, layer in self.layers.items():
             version, key = layer.cycle.current, str(number)
             shared[key] = {
@@ -293,4 +297,5 @@ class SharedCodebooks:
                 layer.cycle.histogram[:] = counts[key]["histogram"].astype(np.uint64)
                 layer.recent[:] = counts[key]["recent"].astype(np.uint64)
         self.paid = 0.0 if counts is None else float(counts["paid"])
+        self.taken = 0.0 if counts is None else float(counts.get("taken", self.paid))  # not in states from before
         self._remember()
