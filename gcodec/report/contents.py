@@ -43,9 +43,9 @@ class TensorRow:
         value_bytes: its size; of the segment, where it owns one.
         stored_bytes: what that takes in the archive; 0 for one that lies in another's bytes.
         n_values: how many values are coded.
-        modes: modes and codecs of its chunks, and with which tensors it shares a frame.
-        kinds: its blocks by kind.
-        codebooks: the number of its codebooks.
+        modes: modes and codecs of its chunks.
+        kinds: its blocks by kind; of tensors that share a frame, the first has them.
+        shared: whether it shares a frame with others.
         shares: the tensor whose bytes it lies in; empty for its own.
         exponents: counts of its exponents, in the part that was read; None if none was.
     """
@@ -59,7 +59,7 @@ class TensorRow:
     n_values: int = 0
     modes: str = ""
     kinds: dict[str, int] = field(default_factory=dict)
-    codebooks: int = 0
+    shared: bool = False
     shares: str = ""
     exponents: np.ndarray | None = None
 
@@ -163,7 +163,6 @@ def _frame(name: str, source: FileSource, limit: int) -> Contents:
         info.n_values,
         info.mode,
         {kind: count for kind, count in info.kinds.items() if count},
-        info.n_codebooks,
     )
     stop = min(info.n_values, limit // (width(info.dtype) or 1))
     try:
@@ -266,13 +265,12 @@ def _row(
         size = tensor["bytes"] or 0
         row.value_bytes, row.stored_bytes = size, tensor["stored_bytes"]
         row.n_values = row.n_values * size // max(segment["bytes"], 1)
-        row.modes = f"{', '.join(segment['modes'])}; one frame for {tensor['group']}"
+        row.modes, row.shared = ", ".join(segment["modes"]), True
         if tensor["offset"]:
-            return row  # the blocks of a group are told of its first tensor
+            return row
     else:
         row.modes = f"cast of {segment['cast']}" if "cast" in segment else ", ".join(segment["modes"])
     row.modes += f" against {segment['version_of']}" if "version_of" in segment else ""
     row.kinds = {kind: count for kind, count in segment["kinds"].items() if count}
-    row.codebooks = segment["codebooks"]
     row.exponents = exponents.get(tensor["segment"])
     return row

@@ -13,6 +13,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 #: A longer text in a table is cut in its middle where there is no room; so many characters of its end stay.
 LONG_TEXT, SHOWN_END = 16, 10
+#: A table of so many columns has room for whole names, in several lines if need be.
+FEW_COLUMNS = 6
 
 UNSOUND = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -91,8 +93,9 @@ class Page:
             f'<th{_class(name)}><button type="button">{escape(name.lstrip(">"))}</button></th>' for name in columns
         )
         body = "".join(f"<tr>{''.join(map(_cell, columns, row))}</tr>\n" for row in rows)
+        few = " few" if len(columns) <= FEW_COLUMNS else ""
         self._parts.append(
-            f'<div class="scroll"><table class="sortable" id="{table}"><thead><tr>{head}</tr></thead>\n'
+            f'<div class="scroll"><table class="sortable{few}" id="{table}"><thead><tr>{head}</tr></thead>\n'
             f"<tbody>{_sound(body)}</tbody></table></div>"
         )
 

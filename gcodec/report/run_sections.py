@@ -185,11 +185,12 @@ def _held(points: Points, last: float) -> Points:
 
 
 def add_series(page: Page, name: str, steps: Sequence[StepInfo]) -> None:
-    """Add the series of checkpoints in the folder called ``name``."""
+    """Add the series of checkpoints in the folder called ``name``, which is ``"."`` for the whole folder."""
     good = [info for info in steps if not info.problem]
     total, stored = sum(info.state_bytes for info in good), sum(info.file_bytes for info in good)
     page.heading(
-        f"Checkpoints in {name}", f"{number_of(len(good), 'step')}: {bytes_text(total)} in {bytes_text(stored)}."
+        "Checkpoints" if name == "." else f"Checkpoints in {name}",
+        f"{number_of(len(good), 'step')}: {bytes_text(total)} in {bytes_text(stored)}.",
     )
     curves = []
     for label, whole in (("stored whole", True), ("as a difference", False)):

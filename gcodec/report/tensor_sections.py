@@ -17,22 +17,23 @@ from .page import Cell, Page
 MIN_TIMED_BYTES = 1 << 20
 #: Tables of more tensors show no histogram in each row.
 MAX_SPARKS = 2000
+#: What a narrow screen shows without scrolling comes first.
 COLUMNS = (
     "tensor",
-    "dtype",
-    "shape",
     ">size",
     ">stored",
     ">ratio",
     ">bits/value",
+    "dtype",
+    "shape",
     "mode",
     "blocks",
-    ">codebooks",
     ">bits/exponent",
     "exponents",
 )
-FILE_COLUMNS = ("file", "format", ">tensors", ">size", ">stored", ">ratio")
+FILE_COLUMNS = ("file", ">size", ">stored", ">ratio", ">tensors", "format")
 SORTING = "A click on a column sorts by it."
+SHARED = "Several small tensors of a type share a frame: its blocks stand with the first of them."
 #: Of more files, the table of tensors of each opens by a click.
 MAX_OPEN = 20
 KINDS = {
@@ -75,13 +76,14 @@ def add_contents(page: Page, contents: Contents) -> None:
 def _add_tables(page: Page, contents: Contents) -> None:
     """Add the table of tensors; of an archive of several files a table of these, and one of tensors for each."""
     sparks = len(contents.rows) <= MAX_SPARKS
+    note = SHARED if any(row.shared for row in contents.rows) else ""
     if not contents.files:
-        page.heading("Tensors", SORTING)
+        page.heading("Tensors", " ".join(filter(None, (SORTING, note))))
         page.table(COLUMNS, [_cells(row, sparks=sparks) for row in contents.rows])
         return
     page.heading("Files", SORTING)
     page.table(FILE_COLUMNS, [_file_cells(file) for file in contents.files])
-    page.heading("Tensors of each file")
+    page.heading("Tensors of each file", note)
     tables: dict[str, list[list[Cell]]] = {}
     for row in contents.rows:
         tables.setdefault(row.file, []).append(_cells(row, sparks=sparks))
@@ -95,11 +97,11 @@ def _file_cells(file: FileRow) -> list[Cell]:
     ratio = file.n_bytes / file.stored_bytes if file.stored_bytes else math.nan
     return [
         Cell(file.path),
-        Cell(file.format),
-        Cell(str(file.n_tensors), file.n_tensors),
         Cell(bytes_text(file.n_bytes), file.n_bytes),
         Cell(bytes_text(file.stored_bytes), file.stored_bytes),
         _number(ratio, 3),
+        Cell(str(file.n_tensors), file.n_tensors),
+        Cell(file.format),
     ]
 
 
@@ -114,7 +116,7 @@ def _sizes(rows: Iterable[TensorRow]) -> str:
         f"values: {bytes_text(sum(order.values()))}": order,
         f"stored: {bytes_text(sum(after.values()))}": {name: after[name] for name in order},
     }
-    return divided_bars("Bytes by type", bars, bytes_text, "Each bar is a whole: the numbers stand before it.")
+    return divided_bars("Bytes by type", bars, bytes_text, "Shares of each type; the sums stand above the bars.")
 
 
 def _blocks(rows: Iterable[TensorRow]) -> str:
@@ -150,10 +152,11 @@ def _distributions(contents: Contents) -> Iterable[str]:
 
 
 def _cells(row: TensorRow, *, sparks: bool) -> list[Cell]:
-    shape = Cell("×".join(map(str, row.shape)) or "scalar")
-    first = [Cell(row.name), Cell(row.dtype), shape, Cell(bytes_text(row.value_bytes), row.value_bytes)]
+    first = Cell(row.name), Cell(bytes_text(row.value_bytes), row.value_bytes)
+    kind = Cell(row.dtype), Cell("×".join(map(str, row.shape)) or "scalar")
     if row.shares:
-        return [*first, Cell(f"in {row.shares}", 0), *(Cell("") for _ in COLUMNS[5:])]
+        return [*first, Cell(f"in {row.shares}", 0), *[Cell("")] * 2, *kind, *[Cell("")] * (len(COLUMNS) - 7)]
+    blocks = [f"{count} {name}" for name, count in row.kinds.items()] + ["shared"] * row.shared
     ratio = row.value_bytes / row.stored_bytes if row.stored_bytes else math.nan
     bits = 8 * row.stored_bytes / row.n_values if row.n_values else math.nan
     exponents = row.exponents if row.exponents is not None and row.exponents.any() else None
@@ -163,9 +166,9 @@ def _cells(row: TensorRow, *, sparks: bool) -> list[Cell]:
         Cell(bytes_text(row.stored_bytes), row.stored_bytes),
         _number(ratio, 3),
         _number(bits, 2),
+        *kind,
         Cell(row.modes),
-        Cell(", ".join(f"{count} {kind}" for kind, count in row.kinds.items())),
-        Cell(str(row.codebooks) if row.kinds else "", row.codebooks),
+        Cell(", ".join(blocks)),
         _number(of_exponents, 2),
         Cell("", html="" if exponents is None or not sparks else spark(around_the_bulk(exponents))),
     ]

@@ -29,7 +29,7 @@ from gcodec.report.contents import TensorRow, contents_of
 from gcodec.report.distributions import Distribution, entropy
 from gcodec.report.page import LONG_TEXT, Cell, Page
 from gcodec.report.run_log import read_log
-from gcodec.report.tensor_sections import KINDS
+from gcodec.report.tensor_sections import COLUMNS, KINDS, SHARED
 from tests.archive.test_files import npy, npz, torch_file
 from tests.support import commands
 from tests.support.commands import run
@@ -52,9 +52,17 @@ def parsed(html: str) -> ElementTree.Element:
     return root
 
 
+#: The place of each column of a table of tensors.
+AT = {name.lstrip(">"): k for k, name in enumerate(COLUMNS)}
+
+
+def is_sortable(tag: ElementTree.Element) -> bool:
+    return "sortable" in tag.get("class", "").split()
+
+
 def table(root: ElementTree.Element, number: int = 0) -> list[list[ElementTree.Element]]:
     """Return the cells of a sortable table, row by row."""
-    found = [tag for tag in root.iter("table") if tag.get("class") == "sortable"]
+    found = [tag for tag in root.iter("table") if is_sortable(tag)]
     body = found[number].find("tbody")
     return [] if body is None else [list(row) for row in body]
 
@@ -86,13 +94,11 @@ def test_a_page_about_an_archive_has_its_tensors_and_numbers(capsys):
     assert rows.keys() == segments.keys()
     for name, segment in segments.items():
         cells = rows[name]
-        assert (float(cells[3].get("data-v", "nan")), float(cells[4].get("data-v", "nan"))) == (
-            segment["bytes"],
-            segment["stored_bytes"],
-        )
+        sizes = [float(cells[AT[column]].get("data-v", "nan")) for column in ("size", "stored")]
+        assert sizes == [segment["bytes"], segment["stored_bytes"]]
         if segment["stored_bytes"]:
-            assert float(cells[5].get("data-v", "nan")) == segment["bytes"] / segment["stored_bytes"]
-        assert text(cells[7]) == ", ".join(segment["modes"])
+            assert float(cells[AT["ratio"]].get("data-v", "nan")) == segment["bytes"] / segment["stored_bytes"]
+        assert text(cells[AT["mode"]]) == ", ".join(segment["modes"])
     body = text(root)
     assert f"{Path('both.gc').stat().st_size / 1e3:.2f} kB" in body and "Exponents of float16" in body
     run("report", "both.gc", "-q", code=1)
@@ -109,10 +115,10 @@ def test_an_archive_of_files_has_a_table_of_them_and_one_of_tensors_for_each(cap
     root = parsed(report_page("run.gc"))
     paths = ["run/first & <best>.npz", "run/notes.txt", "run/second.npz"]
     rows = table(root)
-    assert [text(row[0]) for row in rows] == paths and [text(row[2]) for row in rows] == ["2", "0", "2"]
+    assert [text(row[0]) for row in rows] == paths and [text(row[4]) for row in rows] == ["2", "0", "2"]
     for row, file in zip(rows, listed("run.gc", capsys), strict=True):
-        assert (row[3].get("data-v"), row[4].get("data-v")) == (str(file["bytes"]), str(file["stored_bytes"]))
-    parts = [part for part in root.iter("details") if any(tag.get("class") == "sortable" for tag in part.iter("table"))]
+        assert (row[1].get("data-v"), row[2].get("data-v")) == (str(file["bytes"]), str(file["stored_bytes"]))
+    parts = [part for part in root.iter("details") if any(is_sortable(tag) for tag in part.iter("table"))]
     assert [text(next(part.iter("h3"))) for part in parts] == [paths[0], paths[2]]
     for part in parts:
         [cells] = [row for row in part.iter("tr") if text(row[0]) == long]
@@ -139,15 +145,19 @@ def test_tensors_that_share_bytes_are_counted_once_and_said_so():
     Path("m.pt").write_bytes(torch_file({"w": weight, "tied": weight, "b": torch.randn(9000).bfloat16()}))
     root = parsed(report_page("m.pt"))
     rows = {text(row[0]): row for row in table(root)}
-    assert text(rows["tied"][4]) == "in w" and rows["tied"][4].get("data-v") == "0"
+    stored = rows["tied"][AT["stored"]]
+    assert text(stored) == "in w" and stored.get("data-v") == "0"
+    assert text(rows["tied"][AT["dtype"]]) == "float32" and text(rows["tied"][AT["shape"]]) == "60×50"
     assert "torch file of 3 tensors, not compressed" in text(root) and not list(Path().glob("*.gc*"))
 
 
 def test_small_tensors_that_share_a_frame_are_said_to():
     gcodec.save_file({f"layer{n}.bias": X[n] for n in range(6)} | {"w": X}, "x.gc")
-    rows = {text(row[0]): text(row[7]) for row in table(parsed(report_page("x.gc")))}
-    assert {rows.pop(f"layer{n}.bias") for n in range(6)} == {"lossless; one frame for layer0.bias ... layer5.bias"}
-    assert rows == {"w": "lossless"}
+    page = parsed(report_page("x.gc"))
+    rows = {text(row[0]): text(row[AT["blocks"]]) for row in table(page)}
+    assert [rows.pop(f"layer{n}.bias") for n in range(6)] == ["1 coded, shared", *["shared"] * 5]
+    assert SHARED in text(page)
+    assert rows == {"w": "4 coded"}
 
 
 def test_names_from_an_archive_stay_text():
@@ -484,7 +494,7 @@ def test_tables_hold_what_they_were_given():
     root = parsed(page.html())
     assert [(text(a), b.get("data-v")) for a, b in table(root)] == [(f"row {n}", str(n)) for n in range(20)]
     assert [tag.get("data-table") for tag in root.iter("input")] == [
-        tag.get("id") for tag in root.iter("table") if tag.get("class") == "sortable"
+        tag.get("id") for tag in root.iter("table") if is_sortable(tag)
     ]
 
 
