@@ -24,7 +24,7 @@ from .profile import spread_places
 from .segments import PART, Indexing, count_found, indexing_of, sample_of, short_bits
 
 #: A share of values with which nothing is gained, and longer segments have no offsets either; of the first segments.
-_MAX_UNMATCHED, _MAX_FIRST_UNMATCHED = 0.25, 0.5
+_MAX_UNMATCHED, _MAX_FIRST_UNMATCHED = 0.25, 0.65
 _SAMPLE = 1 << 12  #: values of a sample, at most, if these are some segments
 _FEW, _MIN_FEW = 1 << 11, 8  #: values of a sample that tells how many bits scales have; and segments of it at least
 #: Lengths that fail after one that has scales and offsets: parts have some each, and the whole has none. One alone may
@@ -40,6 +40,20 @@ _ALL_WORK = 1 << 60  #: so much that a search tries no more than what is known
 _find_pairs, _match_sums = Specialized(find_pairs), Specialized(match_sums)
 
 
+class Learnt(NamedTuple):
+    """Holds what a search has learnt of segments, as :class:`scale_and_offset.PairSearch` does.
+
+    Attributes:
+        known: int64[N_KNOWN], the grids that most of them have.
+        n_met: int32[N_FACTORS], how many have which grid.
+        n_near: int64[2], in how many values near zero told the grid.
+    """
+
+    known: np.ndarray
+    n_met: np.ndarray
+    n_near: np.ndarray
+
+
 class WayOfSums(NamedTuple):
     """A way to index an array by integers, scales and offsets.
 
@@ -47,13 +61,13 @@ class WayOfSums(NamedTuple):
         bits: How many bits a value takes, about.
         segment: Number of values of a segment.
         n_bits: Mantissa bits of scales and offsets.
-        known: int64[N_KNOWN], the grids that most segments of the sample had.
+        learnt: What the sample has taught of its segments.
     """
 
     bits: float
     segment: int
     n_bits: int
-    known: np.ndarray
+    learnt: Learnt
 
 
 def way_of_sums(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bits: float) -> WayOfSums | None:
@@ -78,7 +92,7 @@ def way_of_sums(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bi
             is_found = found.counts[NO_MATCH] <= _MAX_UNMATCHED * len(starts) * len(places)
         n_failed = 0 if is_found else n_failed + 1
         if is_found:
-            way = WayOfSums(_bits(found, segment, values.itemsize * 8), segment, _ALL_BITS, found.known)
+            way = WayOfSums(_bits(found, segment, values.itemsize * 8), segment, _ALL_BITS, found.learnt)
             best = way if best is None or way.bits < best.bits else best
         elif best is not None and n_failed == _N_FAILED:
             break
@@ -100,7 +114,7 @@ def _with_few_bits(values: np.ndarray, dtype: DType, way: WayOfSums) -> WayOfSum
     most = part.size * (_MAX_UNMATCHED if len(few) > _N_TRIED_FIRST else _MAX_FIRST_UNMATCHED)
     bits, n_unmatched = dict[int, float](), list[int]()
     for n_bits in (way.n_bits, *_SOME_BITS):
-        found = _found(part, dtype, n_bits, way.known)
+        found = _found(part, dtype, n_bits, way.learnt.known)
         n_unmatched.append(int(found.counts[NO_MATCH]))
         if n_unmatched[-1] <= most:
             bits[n_bits] = _bits(found, way.segment, value_bits)
@@ -126,12 +140,12 @@ class _Found(NamedTuple):
     Attributes:
         counts: int64[N_MATCHES], how often each integer is met, and values that are no sums.
         pairs: uint32[2, n_segments], scales and offsets.
-        known: int64[N_KNOWN], the grids that most of them have.
+        learnt: What the search has learnt of them.
     """
 
     counts: np.ndarray
     pairs: np.ndarray
-    known: np.ndarray
+    learnt: Learnt
 
 
 def _found(segments: np.ndarray, dtype: DType, n_bits: int, known: np.ndarray | None) -> _Found:
@@ -152,10 +166,10 @@ def _found(segments: np.ndarray, dtype: DType, n_bits: int, known: np.ndarray | 
             search.known[:] = known
             search.work[0] = _ALL_WORK
         _find_pairs(types, part, length, 0, n_bits, dtype.code, search, pairs[0], pairs[1])
-        known = search.known.copy()
+        learnt = Learnt(*(getattr(search, name).copy() for name in Learnt._fields))
     _match_sums(types, part, length, 0, pairs[0], pairs[1], dtype.code, matches)
     count_found(None, matches, counts)
-    return _Found(counts, pairs, known)
+    return _Found(counts, pairs, learnt)
 
 
 def _bits(found: _Found, segment: int, value_bits: int) -> float:
@@ -189,7 +203,8 @@ def among_sums(values: np.ndarray, dtype: DType, way: WayOfSums, threads: int) -
     """
     segment, types = way.segment, (values.dtype, values.flags.aligned)
     scales, offsets = np.empty((2, -(-len(values) // segment)), np.uint32)
-    # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
+    # Segments of one call, whatever the number of threads. Each call begins with what the sample has taught: a grid
+    # that its first segments seem to have by chance would be held against all others first.
     at_once = max(PART // segment, 1)
 
     def find(begin: int, end: int) -> None:
@@ -197,6 +212,8 @@ def among_sums(values: np.ndarray, dtype: DType, way: WayOfSums, threads: int) -
             some = slice(first, first + at_once)
             part = values[first * segment : (first + at_once) * segment]
             with _searching() as search:
+                for name, learnt in way.learnt._asdict().items():
+                    getattr(search, name)[:] = learnt
                 _find_pairs(types, part, segment, 0, way.n_bits, dtype.code, search, scales[some], offsets[some])
 
     def match(where: slice, matches: np.ndarray) -> None:

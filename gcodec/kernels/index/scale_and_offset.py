@@ -51,6 +51,7 @@ N_KNOWN = 4  #: grids of earlier segments, which are tried first
 _AT_ONCE = 8  #: numbers of values that loops are made for are multiples of it
 _N_FIRST, _FIRST_LOST = 16, 4  #: values that a grid is held against before all; and how many of them may lie on no line
 _SHARE_LOST = 8  #: one in so many values may lie on no line
+_SHARE_LOST_LEARNT = 4  #: and of a segment of which others learn how many steps its grid has
 _SURELY_MET = 16  #: segments with the most frequent grid, beyond whose size no other is tried then
 N_TURNS = 6  #: pairs of values that the ends of a grid may be: see :func:`_ends`
 _HALF_UNITS = 0.7  #: of the distance of a value's two bounds, it is less than that away from either
@@ -620,9 +621,9 @@ def _fit(search, n, n_padded, n_bits, dtype_code):
     """Find scale and offset of a segment; return (how many values are met, scale, offset, the largest integer, 0 if
     there is one value only, or the grid was found from values near zero)."""
     is_short, allowed, best = dtype_code == BFLOAT16, I64(n // _SHARE_LOST), (I64(0), 0.0, 0.0, I64(0))
-    # From the ends first, unless most segments have none that tell a grid.
-    ends_first = not is_short or search.n_near[0] <= search.n_met[search.known[0]]
     is_rare = search.n_near[1] >= _SURELY_MET and search.n_near[0] * _SHARE_NEAR < search.n_near[1]
+    # From the ends first, unless most segments have none that tell a grid.
+    ends_first = not is_short or is_rare or search.n_near[0] <= search.n_met[search.known[0]]
     for turn in range(2 if is_short and not is_rare else 1):
         if best[0] >= n - allowed or (turn == 1 and not ends_first and search.n_near[0] >= _SURELY_MET):
             break
@@ -680,7 +681,7 @@ def find_pairs(values, segment, skipped, n_bits, dtype_code, search, scales, off
         _read(part, step, dtype_code, search, n, n_padded)
         search.work[1] += n
         met, scale, offset, last = _fit(search, n, n_padded, n_bits, dtype_code)
-        if last:
+        if last and met >= n - n // _SHARE_LOST_LEARNT:  # of fewer values, a grid may be one by chance
             _learn(search, last)
         if met == 0:  # of one value, it is the offset
             scale = 0.0 if s == 0 else np.float64(float_from_bits(scales[s - 1]))
