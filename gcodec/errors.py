@@ -34,6 +34,11 @@ class InsufficientData(Corruption):
     """The bytes end before the frame or archive does."""
 
 
+class WrongKind(GcodecError):
+    """The bytes are not damaged, as far as can be told, but another kind of file than this call reads: a tensor file in
+    place of an archive, an archive in place of a frame, text."""
+
+
 class Unsupported(GcodecError):
     """The request or the bytes are valid, but not supported here: a later version of the format, a codebook or base
     that is missing, an optimizer without a rule, a device or library that lacks something."""
@@ -290,19 +295,32 @@ _BEGINNINGS = (
         b"\x93NUMPY",
         "a .npy file: read it with gcodec.load, or make an archive of it with gcodec.compress_file",
     ),
+    (b"GGUF", "a .gguf file: read it with gcodec.load, or make an archive of it with gcodec.compress_file"),
+    *(
+        (b"\x80" + bytes([version]), "a pickle, such as those of torch.save before version 1.6: try gcodec.load")
+        for version in range(2, 6)
+    ),
+    (b"version https://git-lfs", "text that stands for a file of Git LFS: git lfs pull fetches that file"),
 )
 
 
-def what_it_is(head: bytes) -> str:
+def what_it_is(head: bytes, size: int = 1 << 27) -> str:
     """Return what begins with these bytes, and what reads it, to be appended to an error; empty if that is not known.
 
     Args:
         head: the first bytes, 9 or more if there are so many.
+        size: how many bytes there are, if that is known: of a .safetensors file, all of its header.
     """
     found = next((text for beginning, text in _BEGINNINGS if head.startswith(beginning)), "")
-    if not found and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 27:
+    if not found and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= min(size, 1 << 27) - 8:
         found = "a .safetensors file: read it with gcodec.load, or make an archive of it with gcodec.compress_file"
+    if not found and len(head) > 8 and all(byte in _OF_TEXT for byte in head):
+        found = "text"
     return f"; this is {found}" if found else ""
+
+
+#: The bytes that text in ASCII consists of.
+_OF_TEXT = frozenset(b"\t\n\r") | frozenset(range(32, 127))
 
 
 def missing_torch(what: str, instead: str = "") -> GcodecError:

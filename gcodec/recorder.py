@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors import __version__ as safetensors_version
 
 from .dtypes import BY_NAME, DTYPES
-from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, missing_torch, what_it_is
+from .errors import Corruption, GcodecError, InvalidArgument, Unsupported, WrongKind, missing_torch, what_it_is
 from .files.all_or_nothing import partial_name
 from .files.at_end import call_at_end
 from .files.safetensors import plan_safetensors, read_header, safetensors_header
@@ -472,7 +472,8 @@ def _open(path: Path, framework: str) -> Any:
             raise Unsupported(text) from error
         with open_regular(path) as file:
             kind = what_it_is(file.read(8))  # a damaged dump is not called a good .safetensors file
-        raise Corruption(f"{path} is not a readable safetensors file: {error}{kind}") from error
+        wrong = WrongKind if kind else Corruption
+        raise wrong(f"{path} is not a readable safetensors file: {error}{kind}") from error
 
 
 def _holds_complex(path: Path) -> bool:

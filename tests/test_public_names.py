@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.errors import Corruption, InvalidArgument, Unsupported
+from gcodec.errors import InvalidArgument, Unsupported, WrongKind
 from tests.test_floors import PACKAGE
 
 pytest.importorskip("torch")  # public names are looked up one by one, and some need it
@@ -147,10 +147,10 @@ def test_errors_say_what_a_file_is_instead(kinds, wanted):
     for kind, path in kinds.items():
         for reader in READERS[wanted]:
             if kind != wanted:
-                with pytest.raises(Corruption, match=rf"not a gcodec {wanted}.*; this is {texts[kind]}"):
+                with pytest.raises(WrongKind, match=rf"not a gcodec {wanted}.*; this is {texts[kind]}"):
                     reader(path)
     (kinds["npy"].parent / "x.txt").write_bytes(b"some text that is of no kind at all, but long enough " * 3)
-    with pytest.raises(Corruption, match=f"not a gcodec {wanted}[^;]*$"):
+    with pytest.raises(WrongKind, match=f"not a gcodec {wanted}[^;]*; this is text$"):
         READERS[wanted][0](kinds["npy"].parent / "x.txt")
 
 

@@ -20,6 +20,7 @@ from .layout import (
     CODECS,
     FRAME,
     FREE_INDEX,
+    HEAD_BYTES,
     HEADER,
     MAGIC,
     MAX_PART,
@@ -37,18 +38,23 @@ from .type_casts import CASTS
 HASH = re.compile(r"[0-9a-f]{16}")
 
 
-def read_index(source: ByteSource, max_output_bytes: float | None = None) -> tuple[FileEntry, ...]:
+def read_index(
+    source: ByteSource, max_output_bytes: float | None = None, name: str | None = None
+) -> tuple[FileEntry, ...]:
     """Return the files of an archive, every blob with its offset.
 
     Args:
         source: the archive.
         max_output_bytes: the text of the index may have 1 MiB more than this; None for no other limits than those of
             docs/archive.md, sections 4 and 5.
+        name: of the file, by which what is no archive is told from a damaged one; None if it has none.
 
     Raises:
         GcodecError: not an archive, damaged, of another version, or with an index above the limit.
     """
-    check_header(source.read(0, min(source.size, 2 * HEADER.size)).tobytes())
+    head = source.read(0, min(source.size, HEAD_BYTES)).tobytes()
+    last = b"" if head.startswith(MAGIC) else source.read(max(source.size - len(MAGIC), 0), source.size).tobytes()
+    check_header(head, last, name)
     if source.size < HEADER.size + TRAILER.size:
         raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {source.size}")
     trailer = Trailer.read_from(source.read(source.size - TRAILER.size, source.size).tobytes())

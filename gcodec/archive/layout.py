@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from ..errors import Corruption, InsufficientData, Unsupported, what_it_is
+from ..errors import Corruption, InsufficientData, Unsupported, WrongKind, what_it_is
 
 #: What names of archives end in.
 SUFFIX = ".gc"
@@ -15,6 +15,8 @@ MAGIC, END_MAGIC = b"\x89GCA", b"ACG\x89"
 VERSION = 1
 HEADER = struct.Struct("<4sB3s")
 TRAILER = struct.Struct("<QQQB3s4s")
+#: So many of the first bytes tell what another kind of file is.
+HEAD_BYTES = 32
 ALIGNMENT = 8
 STORED, ZSTD, FRAME, RECORDS = 0, 1, 2, 3
 CODECS = ("stored", "zstd", "frame", "records")
@@ -39,13 +41,34 @@ def archive_header() -> bytes:
     return HEADER.pack(MAGIC, VERSION, bytes(3))
 
 
-def check_header(data: bytes) -> None:
-    """Raises Corruption, InsufficientData or Unsupported unless ``data`` begins with the header of an archive."""
+def check_header(data: bytes, end: bytes = b"", name: str | None = None) -> None:
+    """Check that bytes are the first of an archive.
+
+    Of what begins otherwise, an archive that lost its first bytes ends as archives do; blocks that never reached the
+    disk are zeros; and what has no name, or that of an archive, was one unless it begins as another kind of file does.
+
+    Args:
+        data: the first bytes.
+        end: the last bytes.
+        name: of the file; None if it has none.
+
+    Raises:
+        Corruption, InsufficientData: an archive, but damaged.
+        WrongKind: another kind of file.
+        Unsupported: an archive of another version.
+    """
     if not data.startswith(MAGIC):
+        if not data:
+            raise InsufficientData(f"the file is empty: an archive has at least {HEADER.size + TRAILER.size} bytes")
         if MAGIC.startswith(data[:4]):
             raise InsufficientData(f"an archive has at least {HEADER.size + TRAILER.size} bytes, this has {len(data)}")
         what = what_it_is(data)
-        raise Corruption(f"not a gcodec archive: it begins with {data[:4]!r} instead of {MAGIC!r}{what}")
+        problem = f"not a gcodec archive: it begins with {data[:4]!r} instead of {MAGIC!r}"
+        if end.endswith(END_MAGIC):
+            raise Corruption(f"{problem}, though it ends as one does: its first bytes are damaged")
+        if not any(data) or (not what and (name is None or name.endswith(SUFFIX))):
+            raise Corruption(problem)
+        raise WrongKind(f"{problem}{what}")
     if len(data) > 4 and data[4] != VERSION:
         raise Unsupported(f"the archive is of version {data[4]}; this gcodec reads version {VERSION}")
     if len(data) < HEADER.size:

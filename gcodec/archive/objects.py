@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, TypedDict, Unpack
 
-from ..errors import Corruption, InvalidArgument, Unsupported, check_choice, check_flag, did_you_mean
+from ..errors import Corruption, InvalidArgument, Unsupported, WrongKind, check_choice, check_flag, did_you_mean
 from ..files import NOT_ZIP
 from ..files.urls import is_url
 from .base_files import Bases, bases_at, no_base
@@ -148,7 +148,8 @@ def load(
         are so again.
 
     Raises:
-        Corruption: the archive is damaged, or is neither an archive nor a tensor file.
+        Corruption: the archive or tensor file is damaged.
+        GcodecError: it is neither an archive nor a tensor file, and not damaged, as far as can be told.
         Unsupported: it holds no object but several files, or a tensor of a type that neither numpy nor torch has, such
             as quantized weights of a ``.gguf`` file; or an object of a class that is not known, or has other fields
             now; or its base is missing or another.
@@ -179,12 +180,12 @@ def load(
 
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
-        found: ArchiveReader | Corruption
+        found: ArchiveReader | Corruption | WrongKind
         try:
             found = ArchiveReader(file, threads=threads, max_output_bytes=max_output_bytes, base=bases)
-        except Corruption as error:
+        except (Corruption, WrongKind) as error:
             found = error
-        if isinstance(found, Corruption):  # out of its handler, lest errors of a tensor file show it, too
+        if not isinstance(found, ArchiveReader):  # out of its handler, lest errors of a tensor file show it, too
             plain = stack.enter_context(opened_plain(file, max_output_bytes))
             if plain is None or plain.kind == "archive":
                 raise found
@@ -203,7 +204,8 @@ def load(
             if entry.format == "bytes" and plain.why_bytes:
                 raise Unsupported(f"{plain.name}: is {plain.why_bytes}, of which gcodec reads none")
             if entry.format == "bytes":
-                raise Corruption(f"{found}; nor is it a .pt, .safetensors, .npy, .npz or .gguf file")
+                begin = f"{found}" if isinstance(found, Corruption) else f"{plain.name}: not a gcodec archive"
+                raise type(found)(f"{begin}; nor is it a .pt, .safetensors, .npy, .npz or .gguf file{plain.what}")
             return loaded(plain, entry)
         archive = stack.enter_context(found)
         if len(archive.files) != 1:

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import PurePath
 from typing import Any, BinaryIO, cast
 
-from ..errors import Corruption, InvalidArgument, LimitExceeded, Unsupported, check_output_limit
+from ..errors import Corruption, InvalidArgument, LimitExceeded, Unsupported, check_output_limit, what_it_is
 from ..files import ARCHIVE_MAGIC, NOT_ZIP, FilePlan, plan_file
 from ..files.elements import width
 from ..files.file_plan import FileSegment, TensorView
@@ -21,7 +21,7 @@ from ..files.zips import MAGICS as ZIP_MAGICS
 from ..files.zips import Zip
 from .arrays import as_array, default_kind
 from .entries import Blob, FileEntry, SegmentEntry
-from .layout import FREE_INDEX
+from .layout import FREE_INDEX, HEAD_BYTES
 from .torch_files import load_torch
 
 #: First bytes of the files of torch.save before version 1.6, and of any pickle: opcode PROTO and a version.
@@ -37,6 +37,8 @@ class PlainFile:
         max_output_bytes: refuse larger files; no limit if None.
 
     Attributes:
+        what: what its first bytes say that it is, to be appended to an error that says that it has no tensors; empty if
+            that is not known.
         is_zip: True for a zip file, as those of ``torch.save`` are, unless they are old.
         kind: ``"archive"``, ``"torch"`` for a file of ``torch.save`` or another pickle, or ``"other"``.
 
@@ -48,11 +50,12 @@ class PlainFile:
         check_output_limit(max_output_bytes)
         self._source, self.name, self._limit = source, name, max_output_bytes
         self._plan: FilePlan | None = None
-        head = source.read(0, min(16, source.size)).tobytes()
+        head = source.read(0, min(HEAD_BYTES, source.size)).tobytes()
         is_torch = head.startswith(PICKLES)
         if head.startswith(ZIP_MAGICS):
             is_torch = is_torch_zip(Zip.read_from(source, name))
         self.is_zip = head.startswith(ZIP_MAGICS)
+        self.what = "; this is a zip file of something else" if self.is_zip else what_it_is(head, source.size)
         self.kind = "archive" if head.startswith(ARCHIVE_MAGIC) else "torch" if is_torch else "other"
 
     @contextmanager

@@ -151,7 +151,8 @@ class ArchiveReader:
         self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
         self._source: ByteSource = self._owned or source  # type: ignore[assignment]
         name = source if isinstance(source, str | os.PathLike) else getattr(source, "name", None)
-        self.name = str(name) if isinstance(name, str | os.PathLike) else "archive"  # that of a descriptor is a number
+        given = str(name) if isinstance(name, str | os.PathLike) else None  # that of a descriptor is a number
+        self.name = given or "archive"
         if self._owned is not None:
             check_not_at_end(source, self.name)
         self._threads, self._limit, self._bases = available_threads(threads), limit, base
@@ -163,7 +164,7 @@ class ArchiveReader:
         try:
             # Header, trailer and index lie apart; what follows the first and precedes the others may never be read.
             with self._owned.without_read_ahead() if self._owned else nullcontext():
-                self.files = self._entries = read_index(self._source, limit)
+                self.files = self._entries = read_index(self._source, limit, given)
         except GcodecError as error:
             self.close()
             raise type(error)(f"{self.name}: {error}") from error

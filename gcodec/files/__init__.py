@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from ..errors import Corruption, GcodecError, InvalidArgument
+from ..errors import Corruption, GcodecError, InvalidArgument, WrongKind, what_it_is
 from .elements import check_dtype, numpy_dtype, stored_as
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .gguf import MAGIC as GGUF_MAGIC
@@ -55,6 +55,7 @@ def plan_file(
 
     Raises:
         Corruption: the file says it is of a kind but is malformed.
+        WrongKind: its name says that it is of a kind, and it begins as one of another.
         Unsupported: a ``.pt`` file that cannot be read without executing it, or a ``.gguf`` file of another version.
         LimitExceeded: a compressed ``.npz`` is above ``max_unpacked_bytes``.
         InvalidArgument: ``dtype`` does not fit, or is given for a file that has types of its own, or the file is an
@@ -70,7 +71,9 @@ def plan_file(
         raise InvalidArgument(f"{path}: is a gcodec archive already (gcodec -d restores what is in it)")
     promised = PROMISES.get(PurePosixPath(path).suffix.lower(), kind)
     if promised != kind and not dtype:
-        raise Corruption(f"{path}: is named {PurePosixPath(path).suffix} but its content is not of that format")
+        what = what_it_is(source.read(0, min(32, source.size)).tobytes(), source.size)
+        error = WrongKind if what else Corruption
+        raise error(f"{path}: is named {PurePosixPath(path).suffix} but its content is not of that format{what}")
     if kind == "npy":
         return plan_npy(path, source, name, dtype)
     if dtype:

@@ -134,7 +134,8 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
     Raises:
         Corruption: a member does not decompress.
         LimitExceeded: the members are larger than the limit.
-        Unsupported: a member needs too much memory to be decompressed.
+        Unsupported: a member is encrypted, or compressed by a method that Python lacks, or needs too much memory to be
+            decompressed.
     """
     limit = (1 << 20) + MAX_UNPACKED_PER_BYTE * source.size if max_unpacked_bytes is None else max_unpacked_bytes
     target = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - the source closes it
@@ -153,7 +154,7 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
                 )
             for info in old.infolist():
                 if info.flag_bits & 1:
-                    raise Corruption(f"{path}: cannot unpack: {info.filename!r} is encrypted")
+                    raise Unsupported(f"{path}: cannot unpack: {info.filename!r} is encrypted")
                 _check_dictionary(source, info, path)
                 fresh = zipfile.ZipInfo(info.filename, info.date_time)
                 # of other methods than deflate zipfile unpacks all that it reads at once
@@ -168,7 +169,9 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
         ours = isinstance(error, MemoryError | LimitExceeded | Unsupported)
         if ours or not isinstance(error, Exception) or getattr(error, "errno", None) is not None:
             raise error
-        if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError):  # of threads or a device
+        if isinstance(error, NotImplementedError):  # a method that zipfile does not know
+            raise Unsupported(f"{path}: cannot unpack: {error}") from error
+        if isinstance(error, RuntimeError):  # of threads or a device
             raise error
         file.check_was_read(error)
         if isinstance(error, zlib.error) and str(error).startswith(_NO_MEMORY):

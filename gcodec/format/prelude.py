@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ..dtypes import BY_CODE, DType
-from ..errors import Corruption, InsufficientData, Unsupported, what_it_is
+from ..errors import Corruption, InsufficientData, Unsupported, WrongKind, what_it_is
 from .change_codebook import CHANGES, MAX_CHANGE_CODEBOOKS, ChangeCodebook, read_changes
 from .codebook import BY_ID, INLINE, RESIDUAL, Codebook, read_inline, read_residual, residual_record
 from .columns import ColumnReferences, read_column_references
@@ -253,6 +253,7 @@ def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int
     Raises:
         InsufficientData: There are fewer bytes than the frame has.
         Corruption: The magic number or a size is wrong.
+        WrongKind: It begins as another kind of file.
         Unsupported: The frame is of another version.
     """
     n_bytes = len(data) if n_bytes is None else n_bytes
@@ -261,7 +262,8 @@ def prelude_size(data: np.ndarray, n_bytes: int | None = None) -> tuple[int, int
     fields = HEADER.unpack(data[:HEADER_BYTES].tobytes())
     if fields[0] != MAGIC:
         what = what_it_is(data[:HEADER_BYTES].tobytes())
-        raise Corruption(f"not a gcodec frame: the magic number is {fields[0]!r} instead of {MAGIC!r}{what}")
+        error = WrongKind if what else Corruption
+        raise error(f"not a gcodec frame: the magic number is {fields[0]!r} instead of {MAGIC!r}{what}")
     if fields[1] != VERSION:
         raise Unsupported(f"the frame is of version {fields[1]}; this gcodec reads version {VERSION}")
     frame_bytes, prelude_bytes = fields[13], fields[15]

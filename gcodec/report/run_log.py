@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import Corruption
+from ..errors import WrongKind
 
 Points = list[tuple[float, float]]
 #: Larger numbers are taken for damage.
@@ -70,7 +70,7 @@ def read_log(path: Path) -> RunLog:
     """Read a log; of lines for the same step, or of a run that was resumed at an earlier one, the later count.
 
     Raises:
-        Corruption: no line of it is JSON with a number.
+        WrongKind: no line of it is JSON with a number.
         OSError: it cannot be read.
     """
     log = RunLog()
@@ -95,7 +95,7 @@ def read_log(path: Path) -> RunLog:
             log.knobs[tensor] = knob
             log.settings.setdefault(tensor, []).append((step, value))
     if not log.numbers:
-        raise Corruption(f"{path}: no line is a JSON object with numbers, as json.dumps(state.stats()) writes")
+        raise WrongKind(f"{path}: no line is a JSON object with numbers, as json.dumps(state.stats()) writes")
     return log
 
 

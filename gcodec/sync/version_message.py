@@ -18,7 +18,7 @@ import xxhash
 from ..archive import ArchiveReader, FileEntry
 from ..archive.base_tensors import BaseFinder, are_end_to_end
 from ..archive.entries import well_formed
-from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from ..errors import Corruption, GcodecError, InvalidArgument, Unsupported, WrongKind
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
 from ..files.source import ArraySource, Bytes, ByteSource
@@ -216,7 +216,8 @@ def open_message(
         bases: finds the weights that a difference applies to.
 
     Raises:
-        Corruption: it is damaged, or not a version.
+        Corruption: it is damaged.
+        WrongKind: it is no version, and not damaged, as far as can be told.
         Unsupported: it is of a later format.
         LimitExceeded: it is above the limit.
     """
@@ -264,13 +265,13 @@ def _source_of(data: Message) -> str | os.PathLike[str] | BinaryIO | ByteSource:
 def _checked(archive: ArchiveReader) -> OpenMessage:
     """Return the message in an archive, if there is one."""
     if len(archive.files) != 1 or archive.files[0].format != "safetensors":
-        raise Corruption(f"{archive.name}: an archive, but not a version of weights")
+        raise WrongKind(f"{archive.name}: an archive, but not a version of weights")
     entry = archive.files[0]
     pairs = archive.metadata(entry)
     if not all(isinstance(value, str) for value in pairs.values()):
         raise Corruption(f"{archive.name}: metadata must map strings to strings")
     if FORMAT not in pairs:
-        raise Corruption(f"{archive.name}: an archive of tensors, but not a version of weights")
+        raise WrongKind(f"{archive.name}: an archive of tensors, but not a version of weights")
     if pairs[FORMAT] not in (ALONE, JOINED):
         raise Unsupported(f"{archive.name}: version message of format {pairs[FORMAT]!r}, not {ALONE} or {JOINED}")
     reserved = {FORMAT, NUMBER, BASE, STATE, PART}

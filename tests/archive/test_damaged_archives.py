@@ -22,7 +22,15 @@ from gcodec.archive import ArchiveWriter, load_file
 from gcodec.archive.dicts import plan_tensors
 from gcodec.archive.layout import STORED, ZSTD, Trailer, archive_header
 from gcodec.archive.structure import STRUCTURE
-from gcodec.errors import Corruption, GcodecError, InsufficientData, InvalidArgument, LimitExceeded, Unsupported
+from gcodec.errors import (
+    Corruption,
+    GcodecError,
+    InsufficientData,
+    InvalidArgument,
+    LimitExceeded,
+    Unsupported,
+    WrongKind,
+)
 from gcodec.files import ArraySource, FilePlan
 from tests.archive.test_archive import archive_of, gradients, opened, plan_bytes, restored
 from tests.archive.test_files import npy, npz
@@ -149,7 +157,7 @@ def test_archives_with_any_bit_flipped_are_refused_or_restored_right():
 
 def test_bytes_before_or_after_an_archive_and_other_versions_are_refused():
     assert outcome(SMALL + b"\0" * 8) is None and outcome(b"\0" * 8 + SMALL) is None
-    with pytest.raises(Corruption, match="not a gcodec archive"):
+    with pytest.raises(WrongKind, match="not a gcodec archive"):
         opened(b"PK\x03\x04" + bytes(100))
     with pytest.raises(Unsupported, match="version 2"):
         opened(SMALL[:4] + b"\x02" + SMALL[5:])

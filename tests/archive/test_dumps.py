@@ -17,7 +17,7 @@ from safetensors.numpy import save, save_file
 
 import gcodec
 from gcodec import recorder
-from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported, WrongKind
 from gcodec.recorder import Recorder, read_dump, write_dump
 
 pytest.importorskip("torch")
@@ -138,7 +138,7 @@ def test_a_dump_that_was_compressed_is_named_as_what_it_is(tmp_path):
     zeros = np.zeros(2, np.float32)
     save_file({"grad/a": zeros, "param/a": zeros}, tmp_path / "step-000001.safetensors", GOOD)
     gcodec.compress_file(tmp_path / "step-000001.safetensors")
-    with pytest.raises(Corruption, match=r"step-000001\.safetensors\.gc .*this is a gcodec archive.*gcodec decompress"):
+    with pytest.raises(WrongKind, match=r"step-000001\.safetensors\.gc .*this is a gcodec archive.*gcodec decompress"):
         read_dump(tmp_path / "step-000001.safetensors.gc")
 
 

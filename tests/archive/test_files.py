@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save as safetensors_bytes
 
-from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
+from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported, WrongKind
 from gcodec.files import ArraySource, FilePlan, open_source, plan_file, plan_or_bytes
 from gcodec.files.elements import name_of, numpy_dtype, stored_as, width
 from gcodec.files.safetensors import safetensors_header
@@ -149,8 +149,10 @@ def test_malformed_npy_headers_are_refused(header):
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.safetensors"])
 def test_content_that_does_not_fit_the_files_name_is_refused(name):
-    with pytest.raises(Corruption, match="its content is not"):
+    with pytest.raises(WrongKind, match="its content is not of that format; this is text"):
         plan(b"something else", name)
+    with pytest.raises(Corruption, match=r"its content is not of that format$"):
+        plan(bytes(100), name)
     source = ArraySource([np.frombuffer(b"something else", np.uint8)])
     kept = plan_or_bytes(name, source)
     assert kept.format == "bytes" and kept.note

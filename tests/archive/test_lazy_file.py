@@ -20,7 +20,7 @@ from gcodec.archive import ArchiveReader, ArchiveWriter, arrays, lazy_file, load
 from gcodec.archive.structure import STRUCTURE, flatten
 from gcodec.archive.structure_places import tensor_places
 from gcodec.cli import main
-from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
+from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported, WrongKind
 from gcodec.files.file_plan import TensorView
 from gcodec.files.safetensors import CODES
 from tests.archive.test_archive import archive_of
@@ -341,7 +341,7 @@ def test_levels_and_types_of_their_own_untie():
 
 def test_frameworks_and_archives_are_checked(tmp_path):
     (tmp_path / "x.gc").write_bytes(b"nothing of the kind" * 10)
-    with pytest.raises(Corruption, match="not a gcodec archive"):
+    with pytest.raises(WrongKind, match="not a gcodec archive"):
         gcodec.open(tmp_path / "x.gc")
     with pytest.raises(InvalidArgument, match="framework"):
         gcodec.open(tmp_path / "x.gc", "jax")

@@ -20,7 +20,16 @@ import torch
 from safetensors.torch import save_file as save_safetensors
 
 import gcodec
-from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, NoMemory, Unsupported
+from gcodec.errors import (
+    Corruption,
+    GcodecError,
+    InsufficientData,
+    InvalidArgument,
+    LimitExceeded,
+    NoMemory,
+    Unsupported,
+    WrongKind,
+)
 from tests.support.gguf_files import Stored, gguf_file
 
 STATE: dict[str, Any] = {"model": {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2).bfloat16()}, "step": 3}
@@ -202,10 +211,11 @@ def test_what_is_no_tensor_file_says_so(tmp_path):
         archive.writestr("x.txt", "x" * 100)
     (tmp_path / "short").write_bytes(b"x")
     (tmp_path / "empty").write_bytes(b"")
-    for name in ("a.txt", "a.zip", "short"):
-        with pytest.raises(Corruption, match=rf"{name}: not a gcodec archive.*; nor is it a \.pt, \.safetensors, "):
+    for name, what in (("a.txt", "; this is text"), ("a.zip", "; this is a zip file of something else"), ("short", "")):
+        text = rf"{name}: not a gcodec archive; nor is it a \.pt, \.safetensors, \.npy, \.npz or \.gguf file{what}$"
+        with pytest.raises(WrongKind, match=text):
             gcodec.load(tmp_path / name)
-    with pytest.raises(Corruption, match="empty: "):
+    with pytest.raises(InsufficientData, match=r"empty: the file is empty.*; nor is it a"):
         gcodec.load(tmp_path / "empty")
     gcodec.save(STATE, tmp_path / "x.gc")
     damaged = (tmp_path / "x.gc").read_bytes()[:-9]
@@ -214,10 +224,22 @@ def test_what_is_no_tensor_file_says_so(tmp_path):
     assert "nor is it" not in str(found.value)
 
 
-def test_a_file_with_another_name_than_it_holds_is_corruption(tmp_path):
-    (tmp_path / "a.safetensors").write_bytes(b"nothing of that kind, though its name says that it is")
-    with pytest.raises(Corruption, match=r"is named \.safetensors but its content is not of that format"):
-        gcodec.load(tmp_path / "a.safetensors")
+def test_a_file_with_another_name_than_it_holds_is_corruption_only_where_it_holds_no_other_kind(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_safetensors({"w": torch.ones(9)}, path)
+    whole = path.read_bytes()
+    for damaged in (whole[:12], bytes(len(whole)), b""):
+        path.write_bytes(damaged)
+        with pytest.raises(Corruption, match=r"is named \.safetensors but its content is not of that format$"):
+            gcodec.load(path)
+    for other, what in (
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "text .* git lfs pull"),
+        (b"<html>not found</html>", "text$"),
+        (b"GGUF" + whole, r"a \.gguf file"),
+    ):
+        path.write_bytes(other)
+        with pytest.raises(WrongKind, match=rf"is named \.safetensors but its content is not .*; this is {what}"):
+            gcodec.load(path)
 
 
 def test_quantized_files_name_the_tensor_and_the_others_can_be_named(tmp_path):
@@ -252,7 +274,7 @@ def test_a_stream_that_cannot_seek_must_be_an_archive(tmp_path):
     torch.save(STATE, tmp_path / "a.pt")
     gcodec.save(STATE, tmp_path / "x.gc")
     assert same(gcodec.load(io.BufferedReader(Pipe((tmp_path / "x.gc").read_bytes()))), STATE)
-    with pytest.raises(Corruption, match="not a gcodec archive"):
+    with pytest.raises(WrongKind, match="not a gcodec archive"):
         gcodec.load(io.BufferedReader(Pipe((tmp_path / "a.pt").read_bytes())))
 
 

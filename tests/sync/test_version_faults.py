@@ -238,7 +238,7 @@ def test_a_subscriber_refuses_what_is_not_for_it():
 
 def test_what_is_no_version_is_refused(tmp_path):
     gcodec.save_file({"w": np.ones(9, np.float32)}, tmp_path / "plain.gc")
-    with pytest.raises(gcodec.Corruption, match="not a version"):
+    with pytest.raises(gcodec.errors.WrongKind, match="not a version"):
         Subscriber().apply(tmp_path / "plain.gc")
     first = {"gcodec-sync": "1", "gcodec-sync.version": "1", "gcodec-sync.state": "0" * 16}
     for metadata, kind in (
