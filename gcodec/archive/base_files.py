@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 
 from ..errors import GcodecError, InvalidArgument
 from ..files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
-from ..files.urls import is_url, local_path, place_of
+from ..files.urls import is_url, local_path
 from .base_tensors import Base
+from .file_state import FilePlace
 from .layout import MAGIC, SUFFIX
 from .reader import ArchiveReader
 
@@ -44,6 +45,7 @@ class Bases:
             (not closed here); or the plan of a file.
         base: the bases of archives among these.
         second: of a plan, what returns another one for the same tensors, see :class:`Base`.
+        places: of a plan, those of the files that it is read from.
 
     Raises:
         GcodecError: there is no such file or folder.
@@ -55,6 +57,7 @@ class Bases:
         *,
         base: Bases | None = None,
         second: Callable[[], FilePlan | None] | None = None,
+        places: Iterable[FilePlace] = (),
     ) -> None:
         self._base, self._owns_base, self._lock = base, False, RLock()
         self._open: OrderedDict[tuple[Path | str, str | None], _Opened] = OrderedDict()
@@ -66,6 +69,11 @@ class Bases:
         self.path = Path(origin) if isinstance(origin, str | os.PathLike) and self._url is None else None
         if self.path is not None and not self.path.exists():
             raise GcodecError(f"{self.path}: no such file or folder")
+        if isinstance(origin, ArchiveReader):
+            places = origin.places
+        elif self.place is not None:
+            places = (FilePlace(self.place),)
+        self._places = tuple(places)
 
     @classmethod
     def in_chain(cls, origins: Sequence[str | os.PathLike[str]]) -> Bases:
@@ -123,17 +131,14 @@ class Bases:
         """Path or URL of the file, folder or archive; None for what has neither."""
         return self.path or self._url or self._name
 
+    @property
+    def places(self) -> tuple[FilePlace, ...]:
+        """The places of all files that are read, as far as they are known."""
+        return (*self._places, *(() if self._base is None else self._base.places))
+
     def is_at(self, path: str | os.PathLike[str]) -> bool:
         """Return True if a path or URL is a base, or in a folder of bases: replacing it makes archives unreadable."""
-        place, ours = place_of(path), self.place
-        if ours is None:
-            within = False
-        elif isinstance(place, str):
-            within = place == place_of(ours)
-        else:  # a base at a URL may be on this machine, too
-            root = place_of(ours)
-            within = isinstance(root, Path) and place.is_relative_to(root) and place.is_file()
-        return within or (self._base is not None and self._base.is_at(path))
+        return any(place.is_at(path) for place in self.places)
 
     def close(self) -> None:
         """Closes what was opened here."""

@@ -24,6 +24,7 @@ from .base_files import Bases, HoldsArchive, bases_at, no_base
 from .devices import Placement, check_kind, device_of
 from .encoding_policy import EncodingPolicy, GivenLevels, MantissaBits
 from .entries import FileEntry, well_formed
+from .lazy_dict import places_of_files
 from .reader import ArchiveReader
 from .shared_memory import lies_in, memory_of
 from .state_files import plan_state
@@ -302,7 +303,8 @@ def _bases(base: BaseLike, dtype: str | Mapping[str, str] | None = None) -> Base
     if not isinstance(base, Mapping):  # an empty one is a base that has none of the names
         raise no_base(base)
     plan = plan_tensors(base, dtype=dtype)
-    return Bases(plan, second=lambda: plan_beside(plan, base, partial(plan_state, DICT_PATH)))
+    second = partial(plan_beside, plan, base, partial(plan_state, DICT_PATH))
+    return Bases(plan, second=second, places=places_of_files(base))
 
 
 def plan_beside(plan: FilePlan, tensors: Any, make: Callable[[Any], FilePlan]) -> FilePlan | None:

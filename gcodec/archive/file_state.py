@@ -6,9 +6,11 @@ import os
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
+from weakref import ref
 
 from ..errors import GcodecError
 from ..files.source import Bytes, FileSource, open_regular
+from ..files.urls import is_url, local_path, place_of
 
 
 class FileState(NamedTuple):
@@ -45,6 +47,35 @@ class FileState(NamedTuple):
         if now.size != self.size:
             return f"{'grew' if now.size > self.size else 'shrank'} from {self.size} to {now.size} bytes"
         return "was written to" if now.changed_ns != self.changed_ns else ""
+
+
+class FilePlace:
+    """The place of a file that is read, or of a folder of such files, wherever the working folder is since.
+
+    Args:
+        name: its path or URL; None if it has none.
+        source: the file, open, which this does not keep open; None if it is not.
+    """
+
+    def __init__(self, name: str | os.PathLike[str] | None, source: object = None) -> None:
+        name = local_path(name)
+        self._place = name if name is None or is_url(name) else os.path.abspath(name)  # noqa: PTH100 - links stay
+        self._source = None if getattr(source, "descriptor", None) is None else ref(source)
+
+    def is_at(self, path: str | os.PathLike[str]) -> bool:
+        """Return True if a file would be gone once another took its place at a path or URL."""
+        place = place_of(path)
+        own = None if self._place is None else place_of(self._place)
+        if isinstance(place, str):
+            return place == own
+        if isinstance(own, Path) and place.is_relative_to(own):
+            return place.is_file()
+        descriptor = getattr(self._source and self._source(), "descriptor", None)
+        try:
+            found = None if descriptor is None else os.fstat(descriptor)
+            return found is not None and found.st_nlink == 1 and os.path.samestat(found, place.stat())
+        except OSError:
+            return False
 
 
 class EarlierFile(NamedTuple):

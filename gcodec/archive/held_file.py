@@ -6,12 +6,16 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import GcodecError
-from .file_state import FileState
+from .file_state import FilePlace, FileState
 from .lazy_dict import Unread
+
+if TYPE_CHECKING:
+    from .plain_files import PlainFile
+    from .reader import ArchiveReader
 
 _held: WeakSet[HeldFile] = WeakSet()
 
@@ -20,14 +24,13 @@ class HeldFile:
     """A file of which values are read later, one at a time. It is closed at the end of this object.
 
     Args:
-        name: name of the file in errors.
-        descriptor: of the open file; None for one that the system does not know, as at a URL.
+        opened: the file, open.
     """
 
-    def __init__(self, name: str, descriptor: int | None) -> None:
-        self._name, self._descriptor, self._lock = name, descriptor, RLock()
+    def __init__(self, opened: ArchiveReader | PlainFile) -> None:
+        self._opened, self._lock = opened, RLock()
         self._stack = ExitStack()
-        self._state = None if descriptor is None else FileState.of(descriptor)
+        self._state = None if opened.descriptor is None else FileState.of(opened.descriptor)
         _held.add(self)
 
     def keep(self, stack: ExitStack) -> None:
@@ -49,13 +52,19 @@ class HeldFile:
                 value.keep(made)
             return value.value
 
+    @property
+    def places(self) -> tuple[FilePlace, ...]:
+        """The places of the file, and of those that it needs."""
+        return self._opened.places
+
     def _check_unchanged(self) -> None:
-        if self._descriptor is None or self._state is None:
+        descriptor = self._opened.descriptor
+        if descriptor is None or self._state is None:
             return
-        if change := self._state.change_at(self._descriptor):
+        if change := self._state.change_at(descriptor):
             raise GcodecError(
-                f"{self._name}: {change} since it was loaded, before all of it had been read: load it again; one that "
-                "is replaced by a rename, as gcodec writes files, stays as it was for those who read it"
+                f"{self._opened.name}: {change} since it was loaded, before all of it had been read: load it again; "
+                "one that is replaced by a rename, as gcodec writes files, stays as it was for those who read it"
             )
 
     def forget_lock(self) -> None:

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, ItemsView, Iterable, Iterator, ValuesView
 from typing import Any
 
+from .file_state import FilePlace
+
 _MISSING: Any = object()
 
 
@@ -63,10 +65,14 @@ class LazyDict(dict[Any, Any]):
 
     Args:
         items: keys and values, some of which are :class:`Unread`.
+        places: where the file is, and those that it needs.
     """
 
-    def __init__(self, items: Iterable[tuple[Any, Any]] = ()) -> None:
+    __slots__ = ("__dict__", "__weakref__", "places")  # an attribute of its own is no item of vars(), which are copied
+
+    def __init__(self, items: Iterable[tuple[Any, Any]] = (), places: Iterable[FilePlace] = ()) -> None:
         super().__init__(items)
+        self.places = tuple(places)
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
@@ -111,7 +117,7 @@ class LazyDict(dict[Any, Any]):
 
     def copy(self) -> LazyDict:
         """Return a dictionary of the same values, which are read once for both."""
-        twin = LazyDict((key, super(LazyDict, self).__getitem__(key)) for key in self)
+        twin = LazyDict(((key, super(LazyDict, self).__getitem__(key)) for key in self), self.places)
         vars(twin).update(vars(self))
         return twin
 
@@ -142,3 +148,17 @@ class LazyDict(dict[Any, Any]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         # The dictionary that a pickle can name and torch.load(weights_only=True) takes.
         return OrderedDict, (), vars(self) or None, None, iter(self.items())
+
+
+def places_of_files(value: object) -> tuple[FilePlace, ...]:
+    """Return the places of the files that the lazy dictionaries in containers are read from; nothing is read."""
+    found, seen, left = dict[FilePlace, None](), set[int](), [value]
+    while left:
+        value = left.pop()
+        if not isinstance(value, dict | list | tuple) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, LazyDict):
+            found |= dict.fromkeys(value.places)
+        left += dict.values(value) if isinstance(value, dict) else value
+    return tuple(found)

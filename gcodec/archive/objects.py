@@ -17,6 +17,7 @@ from .dicts import plan_beside, plan_tensors
 from .entries import FileEntry, unsafe_path
 from .held_file import HeldFile
 from .layout import SUFFIX
+from .lazy_dict import places_of_files
 from .named_parts import listed_names
 from .own_classes import Classes, KnownClasses
 from .plain_files import PlainFile, opened_plain
@@ -75,7 +76,8 @@ def save(
         base: an earlier object, the path of its archive (or of any tensor file), or an open
             :class:`gcodec.archive.ArchiveReader`. Tensors of the same path, type and size are stored as the difference
             where that is smaller, and loading needs the base again; of float32, bfloat16 and float16, the base may have
-            another. Where the base is a difference itself, a list of paths: each archive before its own base.
+            another. Where the base is a difference itself, a list of paths: each archive before its own base. An
+            object in memory must stay in some other file than the one that is written.
         smallest: try more ways to code tensors, and take the smallest, however slow it is.
         threads: threads to use at most; as many as the process may use if None.
 
@@ -173,7 +175,7 @@ def load(
                 f"lazy must be False for a stream, as this {type(file).__name__} is, which whoever opened it may close "
                 "before all is read; give a path or a URL"
             )
-        held = HeldFile(opened.name, opened.descriptor)
+        held = HeldFile(opened)
         state = load_state(opened, entry, wanted._replace(held=held))
         held.keep(stack.pop_all())
         return state
@@ -245,10 +247,11 @@ def bases_of(base: Any) -> Bases:
     bases = bases_at(base)
     if bases is not None:
         return bases
+    places = places_of_files(base)  # before dictionaries are read
     plan = plan_state(STATE_PATH, base)
     if all(view.name == STRUCTURE for view in plan.tensors):
         raise no_base(base)
-    return Bases(plan, second=lambda: plan_beside(plan, base, plan_tensors))
+    return Bases(plan, second=lambda: plan_beside(plan, base, plan_tensors), places=places)
 
 
 def _path_in_archive(file: object) -> str:

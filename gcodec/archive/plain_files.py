@@ -21,6 +21,7 @@ from ..files.zips import MAGICS as ZIP_MAGICS
 from ..files.zips import Zip
 from .arrays import as_array, default_kind
 from .entries import Blob, FileEntry, SegmentEntry
+from .file_state import FilePlace
 from .layout import FREE_INDEX, HEAD_BYTES
 from .torch_files import load_torch
 
@@ -50,6 +51,7 @@ class PlainFile:
         check_output_limit(max_output_bytes)
         self._source, self.name, self._limit = source, name, max_output_bytes
         self._plan: FilePlan | None = None
+        self._place = FilePlace(name, source)
         head = source.read(0, min(HEAD_BYTES, source.size)).tobytes()
         is_torch = head.startswith(PICKLES)
         if head.startswith(ZIP_MAGICS):
@@ -84,6 +86,11 @@ class PlainFile:
         """The reason why a file of tensors has none that can be told apart; empty where there is none to be told."""
         note = "" if self._plan is None else self._plan.note
         return "" if note == NOT_ZIP else note.removeprefix(AS_BYTES)
+
+    @property
+    def places(self) -> tuple[FilePlace, ...]:
+        """The place of this file, if it has one."""
+        return (self._place,)
 
     @property
     def descriptor(self) -> int | None:

@@ -31,6 +31,7 @@ from .arrays import as_array, default_kind
 from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
 from .chunks import OrderedHash, unpack_chunk
 from .entries import Blob, Chunk, FileEntry, SegmentEntry
+from .file_state import FilePlace
 from .index import read_index
 from .layout import FREE_INDEX, TEXT_PER_BYTE, ZSTD, check_json, padding
 from .part_memory import PartMemory, RecentBytes, Rooms, room_for, room_or
@@ -155,6 +156,7 @@ class ArchiveReader:
         self.name = given or "archive"
         if self._owned is not None:
             check_not_at_end(source, self.name)
+        self._place = FilePlace(given, self._source)
         self._threads, self._limit, self._bases = available_threads(threads), limit, base
         self._pool, self._memory = WorkPool(self._threads), PartMemory(2 * self._threads + 4)
         # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.
@@ -385,6 +387,11 @@ class ArchiveReader:
     def descriptor(self) -> int | None:
         """Number of the open file, where this object has opened one of the system's."""
         return self._owned.descriptor if self._owned else None
+
+    @property
+    def places(self) -> tuple[FilePlace, ...]:
+        """The places of this archive and of those that it was coded against, as far as they are known."""
+        return (self._place, *getattr(self._bases, "places", ()))
 
     def close(self) -> None:
         """Ends the threads and closes what was opened here."""

@@ -321,7 +321,7 @@ def _lazily(archive: ArchiveReader | PlainFile, held: HeldFile, parsed: ParsedSt
             return held.once(value, make)
 
     counts = Counter(next(iter(leaf.values())) for _, leaf in leaves_of(parsed))
-    return Lazily(once, frozenset(name for name, n in counts.items() if n > 1))
+    return Lazily(once, frozenset(name for name, n in counts.items() if n > 1), held.places)
 
 
 def _check_limit(archive: ArchiveReader | PlainFile, size: int, limit: int | None) -> None:

@@ -31,6 +31,7 @@ from ..files.safetensors import CODES
 from ..tensors import as_plain_array, is_jax, is_torch
 from .arrays import as_complex, as_text, item_at
 from .container_keys import check_hashes, check_item, check_key, key_text
+from .file_state import FilePlace
 from .lazy_dict import LazyDict, Unread
 from .mesh_tensors import distributed_tensor, is_distributed, local_part, mesh_facts
 from .own_classes import (
@@ -477,10 +478,12 @@ class Lazily(NamedTuple):
     Attributes:
         once: returns what a function makes of the node of an ``Unread``; one thread at a time, and once for each.
         shared: names of the tensors that are in several places, and are kept for the others.
+        places: of the file that they are read from, and of those that it needs.
     """
 
     once: Callable[[Unread, Callable[[Any], Any]], Any]
     shared: Container[str]
+    places: tuple[FilePlace, ...]
 
 
 def has_tensors(node: Any) -> bool:
@@ -665,7 +668,7 @@ class Rebuilder:
             Unread(node, read) if later else self.value(node, depth + 1)
             for node, later in zip(nodes, unread, strict=True)
         )
-        return LazyDict(zip(self._hashed(content[::2], depth), values, strict=True))
+        return LazyDict(zip(self._hashed(content[::2], depth), values, strict=True), lazily.places)
 
     def _hashed(self, content: list[Any], depth: int) -> list[Any]:
         """Return keys or items of a set, none of which has a class of one's own that says how it is hashed."""

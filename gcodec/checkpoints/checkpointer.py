@@ -171,7 +171,7 @@ class Checkpointer:
             try:
                 with ExitStack() as stack:
                     opened = stack.enter_context(self._folder.opened(number, max_output_bytes=max_output_bytes))
-                    held = HeldFile(str(opened.place), opened.archive.descriptor) if lazy else None
+                    held = HeldFile(opened.archive) if lazy else None
                     wanted = Wanted(place, like, names, known, max_output_bytes, held)
                     state = load_state(opened.archive, opened.entry, wanted)
                     if held is not None:

@@ -189,7 +189,7 @@ class Objects:
             with translated_errors():
                 return make(value.node)
 
-        found = [Rebuilder(parsed, self._read, 1 << 20, None, Lazily(once, ())).value(parsed.state, 0)]
+        found = [Rebuilder(parsed, self._read, 1 << 20, None, Lazily(once, (), ())).value(parsed.state, 0)]
         while found:
             value = found.pop()
             found += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
