@@ -31,7 +31,7 @@ from .files.all_or_nothing import partial_name
 from .files.at_end import call_at_end
 from .files.safetensors import plan_safetensors, read_header, safetensors_header
 from .files.source import naming, open_regular, open_source
-from .files.urls import Upload, is_url, local_copy, local_path
+from .files.urls import Upload, fixed_place, is_url, local_copy, local_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +93,7 @@ class Recorder:
         if every is not None and every < 1:
             raise InvalidArgument(f"every must be at least 1, not {every}")
         self.optimizer = optimizer
-        self.folder: Path | str = folder if isinstance(folder, str) and is_url(folder) else Path(local_path(folder))
+        self.folder: Path | str = fixed_place(folder)
         self.step = 0
         is_selected = _selection(names)
         self._parameters = {n: p for n, p in _named_parameters(model).items() if is_selected(n)}
@@ -360,7 +360,7 @@ def _read_dump(path: Path) -> Dump:
     names = (*grouped, *sorted(ungrouped))
     if not keys.issuperset(f"{kind}/{name}" for name in names for kind in (GRAD, PARAM)):
         raise Corruption(f"{path}: a parameter lacks its gradient or its value")
-    return Dump(path, step, optimizer, groups, names, keys)
+    return Dump(path.absolute(), step, optimizer, groups, names, keys)  # tensors are read later
 
 
 def _named_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:

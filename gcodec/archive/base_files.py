@@ -67,6 +67,7 @@ class Bases:
         self._name = origin.name if isinstance(origin, ArchiveReader) else None
         origin = local_path(origin)
         self.path = Path(origin) if isinstance(origin, str | os.PathLike) and self._url is None else None
+        self._begin = Path() if self.path is None or self.path.is_absolute() else Path.cwd()  # files are opened later
         if self.path is not None and not self.path.exists():
             raise GcodecError(f"{self.path}: no such file or folder")
         if isinstance(origin, ArchiveReader):
@@ -118,11 +119,11 @@ class Bases:
 
     def file_of(self, path: str) -> Path | str | None:
         """Return the path or URL of the file that has the base of the file ``path``; None if none has it."""
-        if self._url is not None or self.path is None or not self.path.is_dir():
+        if self._url is not None or self.path is None or not (self._begin / self.path).is_dir():
             return self._url or self.path
         for place in (self.path / name for name in _names(path)):
             for file in (place, place.with_name(place.name + SUFFIX)):
-                if file.is_file():
+                if (self._begin / file).is_file():
                     return file
         return None
 
@@ -172,7 +173,8 @@ class Bases:
 
     def _open_file(self, file: Path | str, dtype: str | None, in_folder: bool) -> _Opened:
         with ExitStack() as stack:
-            source = stack.enter_context(closing(open_source(file)))
+            source = stack.enter_context(closing(open_source(file if isinstance(file, str) else self._begin / file)))
+            source.name = str(file)  # as it was given
             if source.read(0, min(len(MAGIC), source.size)).tobytes() == MAGIC:
                 archive = stack.enter_context(ArchiveReader(source, threads=1, base=self._base))
                 return _Opened(_InArchive(archive).find, stack.pop_all())

@@ -21,6 +21,7 @@ from ..archive.state_files import Wanted, load_state, plan_state
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument, check_flag, check_int, check_optional_int
 from ..files.file_plan import FilePlan
 from ..files.source import Bytes
+from ..files.urls import fixed_place
 from ..threads import check_threads
 from .chain import MAX_CHAIN
 from .step_files import check_step, step_name
@@ -49,7 +50,8 @@ class Checkpointer:
     lock there: let only one process at a time save or delete.
 
     Args:
-        folder: where the checkpoints are, a path or a URL for fsspec; made when the first is saved.
+        folder: where the checkpoints are, a path or a URL for fsspec; made when the first is saved. A path is one from
+            where the process works when this object is made.
         full_every: how many steps there are in a chain, 1 to 64. A step that is a difference needs all steps before it
             in its chain, and to load it they are decoded, too; 1 stores every step whole.
         keep_last: after each save, delete all steps but the last so many, and those of ``keep_every``; None: keep all.
@@ -79,7 +81,7 @@ class Checkpointer:
         check_flag("copy_in_memory", copy_in_memory)
         self._full_every = check_full_every(full_every)
         self._keep_last, self._keep_every = check_retention(keep_last, keep_every)
-        self._folder = StepFolder(folder, threads=threads)
+        self._folder = StepFolder(fixed_place(folder), threads=threads)
         self._copies = copy_in_memory
         self._at_hand: BaseAtHand | None = None
         self._saved: list[int] = []  # by this object, the last at the end

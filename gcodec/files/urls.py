@@ -49,6 +49,13 @@ def local_path(path: Any) -> Any:
     return path
 
 
+def fixed_place(place: Any) -> Any:
+    """Return a path that is the same wherever the working folder is later, of a path on this machine; anything else as
+    it is."""
+    place = local_path(place)
+    return Path(place).absolute() if isinstance(place, str | os.PathLike) and not is_url(place) else place
+
+
 def local_text(place: str) -> str:
     """Return a ``file://`` URL as the text of a path, with the slash at its end that means a folder; any other text as
     it is."""

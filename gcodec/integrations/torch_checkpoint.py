@@ -36,7 +36,7 @@ from ..checkpoints.step_files import check_step
 from ..checkpoints.step_folder import StepFolder
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument, PeerError, Unsupported
 from ..files.file_plan import FilePlan
-from ..files.urls import is_url, local_path
+from ..files.urls import fixed_place
 from ..threads import check_threads
 from .checkpoint_index import MAX_INDEX_BYTES, StoredItem, metadata_from_json, metadata_to_json
 from .checkpoint_items import StoredTensors, deliver, leaf_of, name_of_item
@@ -475,7 +475,8 @@ def steps_in_series(folder: str | os.PathLike[str]) -> list[int]:
 
 
 def _path_or_url(folder: str | os.PathLike[str]) -> Path | str:
-    return folder if isinstance(folder, str) and is_url(folder) else Path(local_path(folder))
+    fixed: Path | str = fixed_place(folder)
+    return fixed
 
 
 def _step_of_id(checkpoint_id: str | os.PathLike[str] | None) -> int:

@@ -23,6 +23,7 @@ from ..errors import (
     check_optional_int,
 )
 from ..files.source import open_regular
+from ..files.urls import fixed_place
 from .publisher import WeightVersion
 from .sync_stats import LOG
 from .version_chain import StoredMessage, StoredVersion
@@ -62,7 +63,7 @@ class VersionFolder:
 
     def __init__(self, path: str | os.PathLike[str], *, keep_anchors: int | None = 2) -> None:
         self._keep_anchors = check_optional_int("keep_anchors", keep_anchors)
-        self._folder = folder_at(path)
+        self._folder = folder_at(fixed_place(path))
         self.path = os.fsdecode(path)
 
     def versions(self) -> tuple[StoredVersion, ...]:
