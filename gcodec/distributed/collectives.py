@@ -42,7 +42,7 @@ from .transport.jobs import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Future, Lane
 from .transport.lane import Lane, lane_of
 from .transport.small_exchange import confirmed, tell
 from .transport.work import LaneWork
-from .uncompressed import UncompressedLog, has_floats, small_reason, type_reason
+from .uncompressed import Awaited, UncompressedLog, has_floats, small_reason, type_reason
 
 _MAX_RESULTS, _MAX_RESULT_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes
 _MAX_CODEBOOKS = 256  #: kinds of collectives on devices whose codebooks are kept
@@ -150,6 +150,7 @@ class Collectives:
         self._results: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._compared: set[dist.ProcessGroup] = set()
         self.log = UncompressedLog(label)
+        self.awaited: Awaited | None = None  # where a model's gradients are; kept, for a model may be gone
         self._bypasses: dict[Lane, GroupBypass] = {}
         self._codebooks: dict[Lane, CollectiveCodebooks] = {}
         self._gpu_codebooks: dict[tuple[Lane, str, int, torch.dtype], GpuCodebooks] = {}

@@ -62,12 +62,14 @@ class UnderWay:
     def __init__(self, collectives: Collectives, model: torch.nn.Module) -> None:
         self._collectives, self._log = collectives, collectives.log
         self._model, self._has_looked = weakref.ref(model), False
-        self._awaited = Awaited(collectives.log, "call compress_fsdp on the model that is trained")
+        self._awaited = collectives.awaited = Awaited(
+            collectives.log, "call compress_fsdp on the model that is trained"
+        )
         self._works: deque[Work] = deque()
 
     def begin(self, group: dist.ProcessGroup) -> None:
         """Note that gradients have come."""
-        self._awaited.end()
+        self._awaited.end(self._parameters)
         self._look_for_others(group)
 
     def add(self, work: Work) -> None:
@@ -91,6 +93,12 @@ class UnderWay:
         except BaseException:
             self._works.clear()
             raise
+
+    def _parameters(self) -> list[torch.Tensor]:
+        """Return the parameters that optimizers are given."""
+        model = self._model()
+        groups = [] if model is None else [group for module in _sharded(model).values() for group in _groups(module)]
+        return [param.sharded_param for group in groups for param in group.fsdp_params]
 
     def _look_for_others(self, group: dist.ProcessGroup) -> None:
         """Say in the log, once, which modules have another reduce-scatter: ``fully_shard`` came after this object."""

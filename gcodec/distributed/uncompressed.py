@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+from weakref import WeakSet, ref
 
 import torch
 import torch.distributed as dist
@@ -13,9 +15,14 @@ from .reduction.gpu_coder import TYPES as TYPES_ON_GPU
 from .reduction.gpu_jobs import is_on_gpu
 from .reduction.reduce_request import TYPES
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
 _log = logging.getLogger("gcodec.distributed")
 _PATIENCE = 8  #: steps of optimizers in which the first gradients must come
-_awaited: list[Awaited] = []  #: what has got no gradients so far
+_awaited: WeakSet[Awaited] = WeakSet()  #: what has got no gradients so far, and is still in use
+#: By their ids, parameters whose gradients have come to another than those.
+_with_gradients: dict[int, ref[torch.Tensor]] = {}
 _counts_steps = False  #: whether optimizers count their steps
 _NAMES = "float32, float64, float16 and bfloat16"
 _NAMES_ON_GPU = "float32, float16 and bfloat16"
@@ -49,6 +56,9 @@ class UncompressedLog:
 class Awaited:
     """Says in the log that no gradients have come while optimizers have taken steps, as from a state without a model.
 
+    Steps of an optimizer whose parameters' gradients come to another state are no sign of that: of two models that are
+    trained in turns, as those of a GAN are, one may take many steps before the other's first.
+
     Args:
         log: the log.
         text: what to do.
@@ -57,7 +67,7 @@ class Awaited:
     def __init__(self, log: UncompressedLog, text: str) -> None:
         global _counts_steps
         self._log, self._text, self._n_steps = log, text, 0
-        _awaited.append(self)
+        _awaited.add(self)
         if not _counts_steps:  # it is never removed, as a hook may not be while other hooks run
             register_optimizer_step_post_hook(_count_step)
             _counts_steps = True
@@ -70,15 +80,28 @@ class Awaited:
             rank = dist.get_rank() if dist.is_initialized() and dist.get_world_size() > 1 else None
             self._log.say(rank, "none", f"no gradients have come here in {_PATIENCE} steps of optimizers: {self._text}")
 
-    def end(self) -> None:
-        """Stop waiting: gradients have come."""
-        if self in _awaited:
-            _awaited.remove(self)
+    def end(self, parameters: Callable[[], Iterable[torch.Tensor]] = tuple) -> None:
+        """Stop waiting: gradients have come.
+
+        Args:
+            parameters: returns those whose gradients they are.
+        """
+        _awaited.discard(self)
+        if _awaited:
+            _with_gradients.update((id(parameter), ref(parameter)) for parameter in parameters())
+        else:
+            _with_gradients.clear()
 
 
-def _count_step(*_: object) -> None:
-    for awaited in [*_awaited]:
-        awaited.count_step()
+def _count_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Count a step, unless it is of parameters whose gradients have come."""
+    if not _awaited:
+        return
+    of_step = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    found = ((_with_gradients.get(id(parameter)), parameter) for parameter in of_step)
+    if not any(known is not None and known() is parameter for known, parameter in found):
+        for awaited in [*_awaited]:
+            awaited.count_step()
 
 
 class UncompressedBuckets:
@@ -97,6 +120,10 @@ class UncompressedBuckets:
         self._n_coded_bytes = self._n_steps = 0
         self._only_small = True
 
+    def come(self, bucket: GradBucket) -> None:
+        """Note that gradients have come."""
+        self._awaited.end(bucket.parameters)
+
     def add(self, n_bytes: int, reason: str | None, is_small: bool = False) -> None:
         """Count a bucket, or a gradient.
 
@@ -105,7 +132,6 @@ class UncompressedBuckets:
             reason: why it is not compressed; None if it is.
             is_small: because it is small, as a part of the gradients of most models is.
         """
-        self._awaited.end()
         if reason is None:
             self._n_coded_bytes += n_bytes
         else:

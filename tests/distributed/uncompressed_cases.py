@@ -22,6 +22,7 @@ from torch.nn.utils import parametrize
 
 import gcodec
 import gcodec.distributed as gd
+from gcodec.averaging.averager import CompressionPlan
 from gcodec.compressors import TopK
 from gcodec.distributed import uncompressed
 from gcodec.sync import Publisher, Subscriber
@@ -260,6 +261,46 @@ def _not_registered() -> tuple[float, float]:
     state = gd.CompressedAllreduce(bypass=None)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
     for _ in range(10):
+        wrapped(model.batch()).backward()
+        optimizer.step()
+    return state.stats()["sent_bytes"], state.stats()["dense_bytes"]
+
+
+def in_turns(state_of: Callable[[Any], Any], is_registered: bool = True) -> tuple[float, float]:
+    """Train a critic for nine steps before each of nine of a generator, whose gradients come together with some of the
+    critic, as a GAN is trained; return the bytes of the generator's gradients."""
+    models = Stack(), Stack()
+    critic, generator = (DistributedDataParallel(model, bucket_cap_mb=MB) for model in models)
+    states = [state_of(model) for model in (critic, generator)]
+    critic.register_comm_hook(states[0], gd.hook)
+    if is_registered:
+        generator.register_comm_hook(states[1], gd.hook)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-6) for model in models]
+    for _ in range(9):
+        for _ in range(9):
+            critic(models[0].batch()).backward()
+            optimizers[0].step()
+        (generator(models[1].batch()) + critic(models[0].batch())).backward()
+        optimizers[1].step()
+    return states[1].stats()["sent_bytes"], states[1].stats()["dense_bytes"]
+
+
+ALL = CompressionPlan(TopK(0.01), smallest=0, vectors=True)  #: compresses every tensor
+way("DDP, two models in turns")(lambda: in_turns(lambda _: gd.CompressedAllreduce(bypass=None)))
+way("DDP, top-k, two models in turns")(lambda: in_turns(lambda model: gd.CompressedGradients(model, ALL)))
+way("DDP, hook of one of two models")(lambda: in_turns(lambda _: gd.CompressedAllreduce(bypass=None), False))
+
+
+@way("DDP, a state that is not used")
+def _unused_state() -> tuple[float, float]:
+    model = Stack()
+    wrapped = DistributedDataParallel(model)
+    gd.CompressedAllreduce(bypass=None)  # as where a cell of a notebook runs again
+    state = gd.CompressedAllreduce(bypass=None)
+    wrapped.register_comm_hook(state, gd.hook)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-6)
+    for _ in range(10):
+        optimizer.zero_grad()
         wrapped(model.batch()).backward()
         optimizer.step()
     return state.stats()["sent_bytes"], state.stats()["dense_bytes"]
@@ -579,6 +620,18 @@ def _another_model() -> tuple[float, float]:
         trained(model.batch()).backward()
         optimizer.step()
     return counts.stats()["sent_bytes"], counts.stats()["dense_bytes"]
+
+
+@way("FSDP2, two models in turns")
+def _sharded_in_turns() -> tuple[float, float]:
+    mesh, models = init_device_mesh("cpu", (size(),)), (Stack(), Stack())
+    sharded: list[Any] = [fully_shard(model, mesh=mesh) for model in models]
+    counts = [gd.compress_fsdp(model, bypass=None) for model in sharded]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-6) for model in sharded]
+    for number in (*[0] * 10, 1, *[0] * 10, 1):
+        sharded[number](models[number].batch()).backward()
+        optimizers[number].step()
+    return counts[1].stats()["sent_bytes"], counts[1].stats()["dense_bytes"]
 
 
 # ---------------------------------------------------------------------------------- allreduce, DiLoCo, weights, debug

@@ -150,6 +150,7 @@ class CompressedAllreduce:
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Start the all-reduce of a bucket, and return the future of its average. The hook calls it."""
         self._settle()
+        self._uncompressed.come(bucket)
         buffer, index, last = bucket.buffer(), bucket.index(), bucket.is_last()
         if not buffer.is_cpu and (buffer.is_sparse or not is_on_gpu(buffer)):
             raise Unsupported(

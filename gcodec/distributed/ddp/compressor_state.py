@@ -142,6 +142,7 @@ class CompressedGradients:
 
     def _lane_for(self, bucket: GradBucket) -> Lane:
         """Return the lane, after a look at what would show later, or never. Raises InvalidArgument or Unsupported."""
+        self._uncompressed.come(bucket)
         buffer = bucket.buffer()
         if not buffer.is_cpu and not (buffer.is_cuda and is_coded(bucket)):
             kind = "complex numbers" if holds_complex(bucket) else str(buffer.dtype)
