@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import PurePath
 from typing import Any, BinaryIO, cast
 
-from ..errors import Corruption, InvalidArgument, LimitExceeded, Unsupported, check_output_limit, what_it_is
+from ..errors import InvalidArgument, LimitExceeded, Unsupported, check_output_limit, what_it_is
 from ..files import ARCHIVE_MAGIC, NOT_ZIP, FilePlan, plan_file
 from ..files.elements import width
-from ..files.file_plan import FileSegment, TensorView
+from ..files.file_plan import TensorView
 from ..files.npy import AS_BYTES
+from ..files.npz import check_crc
 from ..files.source import Bytes, FileSource, SourceFile, can_seek, open_source
 from ..files.torch_file import is_torch_zip
 from ..files.urls import is_url
@@ -104,17 +104,8 @@ class PlainFile:
         self.check_size(segment.stop - segment.start, f"{entry.path}:{tensor.name}")
         data = self._plan.source.read(segment.start, segment.stop)
         if entry.format == "npz":  # numpy checks it, too; torch does not, and may have written none
-            self._check_crc(segment, tensor.name, data)
+            check_crc(self._plan.source, segment, f"{self.name}:{tensor.name}", data)
         return data
-
-    def _check_crc(self, segment: FileSegment, name: str, data: Bytes) -> None:
-        """Raise Corruption unless the bytes of a segment have the checksum that their zip has of them."""
-        assert self._plan is not None
-        source = self._plan.source
-        found = zlib.crc32(data.data, zlib.crc32(source.read(segment.crc_from, segment.start).data))
-        for at in segment.crc_at:
-            if found != int.from_bytes(source.read(at, at + 4).tobytes(), "little"):
-                raise Corruption(f"{self.name}:{name}: its bytes are not those that the checksum in the file is of")
 
     def segments_bytes(self, wanted: Sequence[tuple[FileEntry, TensorView]]) -> Generator[Bytes, None, None]:
         """Yield the whole segments that tensors are views of."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 
 from ..errors import Corruption
 from .file_plan import FilePlan, FileSegment, SegmentViews, TensorView, assemble
 from .npy import NpyHeader, npy_segment
-from .source import ByteSource, SubSource
+from .source import COPY_BYTES, Bytes, ByteSource, SubSource
 from .zips import Zip, ZipMember, stored_copy
 
 
@@ -34,6 +35,32 @@ def plan_npz(path: str, source: ByteSource, archive: Zip, max_unpacked_bytes: in
     return assemble(path, "npz", source, pieces)
 
 
+def check_members(plan: FilePlan) -> None:
+    """Raise Corruption unless all members of a ``.npz`` have the checksums that it has of them: in an archive, with
+    checksums of its own, they would seem intact."""
+    names = {view.segment: view.name for view in reversed(plan.tensors)}
+    for number, segment in enumerate(plan.segments):
+        check_crc(plan.source, segment, f"{plan.path}: {names[number]}")
+
+
+def check_crc(source: ByteSource, segment: FileSegment, where: str, data: Bytes | None = None) -> None:
+    """Raise Corruption unless the bytes of a segment have the checksum that their zip has of them.
+
+    Args:
+        source: the file.
+        segment: the segment.
+        where: its name in the error.
+        data: its bytes; None: they are read, a part at a time.
+    """
+    found, at = zlib.crc32(source.read(segment.crc_from, segment.start).data), segment.start
+    while at < segment.stop:
+        part = source.read(at, min(at + COPY_BYTES, segment.stop)) if data is None else data
+        found, at = zlib.crc32(part.data, found), at + part.size
+    for at in segment.crc_at:
+        if found != int.from_bytes(source.read(at, at + 4).tobytes(), "little"):
+            raise Corruption(f"{where}: its bytes are not those that the checksum in the file is of")
+
+
 def _pieces(path: str, source: ByteSource, member: ZipMember) -> list[SegmentViews]:
     """Return the array in a member; one of no known type if it cannot be read, so that nobody takes the others for all
     there are. Its bytes are just kept."""
@@ -52,4 +79,4 @@ def _pieces(path: str, source: ByteSource, member: ZipMember) -> list[SegmentVie
 
 def _unread(name: str, dtype: str, member: ZipMember) -> SegmentViews:
     view = TensorView(name, dtype, (member.stop - member.start,), 0)
-    return SegmentViews(FileSegment(member.start, member.stop), (view,))
+    return SegmentViews(FileSegment(member.start, member.stop, None, member.start, member.crc_at), (view,))

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save_file as save_safetensors
 
 import gcodec
+from gcodec.cli import main
 from gcodec.errors import (
     Corruption,
     GcodecError,
@@ -203,6 +204,31 @@ def test_damage_in_an_npz_is_found_by_its_checksums(lazy, tmp_path):
         with pytest.raises(Corruption, match=r"a\.npz:a: .* checksum"):
             gcodec.load(tmp_path / "a.npz", lazy=lazy)["a"].sum()
         assert same(gcodec.load(tmp_path / "a.npz", names="b", lazy=lazy)["b"], ARRAYS["b"])
+
+
+@pytest.mark.parametrize("place", ["array", "header", "checksum"])
+def test_an_npz_with_a_wrong_checksum_does_not_become_an_archive_that_seems_sound(place, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "a.npz"
+    np.savez(path, allow_pickle=True, **ARRAYS)
+    data = bytearray(path.read_bytes())
+    begin = data.index(ARRAYS["a"].tobytes())
+    at = {"array": begin + 5, "header": begin - 100, "checksum": data.index(b"PK\x01\x02") + 16}[place]
+    data[at] ^= 16
+    path.write_bytes(data)
+    for options in ({}, {"mantissa_bits": 3}, {"base": ARRAYS}):
+        with pytest.raises(Corruption, match=r"a\.npz: a: .* checksum"):
+            gcodec.compress_file(path, **options)
+    with pytest.raises(Corruption, match=r"a\.npz:a: .* checksum"):
+        gcodec.load(path)
+    assert main(["compress", str(path)]) == main(["series", "add", str(tmp_path / "s"), str(path), "--step", "1"]) == 1
+    assert capsys.readouterr().err.count("checksum") == 2
+    assert [file.name for file in path.parent.iterdir()] == ["a.npz"]
+    note = gcodec.compress_file(path.parent).note
+    assert "a.npz: kept as plain bytes: a: its bytes are not those that the checksum" in note
+    gcodec.decompress_file(tmp_path / "run.gc", f"{tmp_path}/back/")
+    assert (tmp_path / "back" / "run" / "a.npz").read_bytes() == data
+    assert not gcodec.load_file(tmp_path / "run.gc")
 
 
 def test_what_is_no_tensor_file_says_so(tmp_path):
