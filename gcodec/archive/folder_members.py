@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import GcodecError, InvalidArgument, link_to_nowhere
+from ..files.all_or_nothing import final_name
 from ..files.source import naming, open_regular
+from ..files.urls import UNFINISHED
 from .entries import unsafe_path
 from .file_state import FileState
 from .layout import MAGIC
@@ -48,8 +50,8 @@ def files_in(folder: Path, skipped: list[str]) -> list[Path]:
 
     Args:
         folder: where to look.
-        skipped: gets a line for each folder that cannot be looked into or is empty, and for each link to a folder or to
-            nothing, pipe or other thing that is no file.
+        skipped: gets a line for each folder that cannot be looked into or is empty, for each link to a folder or to
+            nothing, pipe or other thing that is no file, and for each file that a gcodec has not finished.
     """
 
     def skip(error: OSError) -> None:
@@ -65,7 +67,9 @@ def files_in(folder: Path, skipped: list[str]) -> list[Path]:
         for name in sorted(files):
             path = Path(place, name)
             try:
-                if stat.S_ISREG(path.stat().st_mode):
+                if final_name(name) is not None:
+                    skipped.append(f"{path}: skipped: {UNFINISHED}")
+                elif stat.S_ISREG(path.stat().st_mode):
                     found.append(path)
                 else:
                     skipped.append(f"{path}: skipped: is not a regular file")

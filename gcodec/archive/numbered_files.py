@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ..files.all_or_nothing import final_name
+from ..files.all_or_nothing import final_name, name_before
 from .folders import Folder
 
 _DIGITS = re.compile(r"[0-9]+")  #: and no others that int() takes
@@ -47,14 +47,27 @@ def remove_unneeded(
 ) -> None:
     """Removes a writer's files that nothing needs, and what writers that were killed have left of any; no other files.
 
+    Where a writer was killed that had moved an earlier file away, as in stores that move no file over another, both are
+    left as they are: only whoever looks at them can tell which is whole.
+
     Args:
         folder: the folder, to which nobody else writes meanwhile.
         is_ours: returns True for the names that the writer gives to files.
         is_needed: returns True for those of them that stay.
-        tell: called with which file cannot be removed, and why: it does no harm but takes room.
+        tell: called with which file cannot be removed, and why: it does no harm but takes room; and with what to do
+            about an earlier file.
     """
-    for name in folder.names():
+    names = folder.names()
+    moved = {final: name for name in names if (final := name_before(name)) and is_ours(final)}
+    for final, name in moved.items():
+        tell(
+            f"{folder.place(final)}: what was there before is at {folder.place(name)}, where a writer that was killed "
+            "has left it: move it back if the file is missing or damaged, else remove it"
+        )
+    for name in names:
         final = final_name(name)
+        if final in moved or name in moved.values():
+            continue
         if (is_ours(name) and not is_needed(name)) if final is None else is_ours(final):
             try:
                 folder.remove(name)

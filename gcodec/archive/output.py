@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import secrets
 import signal
 import stat
 import threading
@@ -17,7 +16,7 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from ..errors import GcodecError, InvalidArgument
-from ..files.all_or_nothing import AllOrNothing, cut_name, partial_name
+from ..files.all_or_nothing import AllOrNothing, partial_name, replaced_name
 from ..files.source import naming
 from ..files.urls import check_path, name_at
 from .layout import SUFFIX
@@ -207,7 +206,7 @@ class Staging(AllOrNothing):
 
     def _second_name(self, path: Path) -> Path | None:
         """Keeps a file that is about to be replaced under another name; None if there is none, or a folder."""
-        second = path.with_name(f".{cut_name(path.name)}.{secrets.token_hex(4)}.replaced")
+        second = path.with_name(replaced_name(path.name))
         self._kept.append(second)
         try:
             os.link(path, second, follow_symlinks=False)

@@ -11,7 +11,7 @@ from types import TracebackType
 
 #: The name beside the final one has at most so many bytes of that; file systems allow 255 in all.
 MAX_NAME_BYTES = 200
-_PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial", re.DOTALL)
+_PARTIAL, _REPLACED = (re.compile(rf"\.(.+)\.[0-9a-f]{{8}}\.{end}", re.DOTALL) for end in ("partial", "replaced"))
 
 
 class AllOrNothing(ABC):
@@ -47,6 +47,17 @@ def partial_name(name: str) -> str:
 def final_name(name: str) -> str | None:
     """Return the name that a file of a :func:`partial_name` was to have; None for other names."""
     match = _PARTIAL.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def replaced_name(name: str) -> str:
+    """Return a new name for a file that another takes the place of, and that comes back where that fails."""
+    return f".{cut_name(name)}.{secrets.token_hex(4)}.replaced"
+
+
+def name_before(name: str) -> str | None:
+    """Return the name that a file of a :func:`replaced_name` had; None for other names."""
+    match = _REPLACED.fullmatch(name)
     return None if match is None else match[1]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +12,7 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from ..errors import GcodecError, InvalidArgument
-from .all_or_nothing import AllOrNothing
+from .all_or_nothing import AllOrNothing, final_name, partial_name, replaced_name
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
@@ -370,8 +369,8 @@ def _puts_whole(store: Any) -> bool:
 
 def _put_and_move(store: Any, source: str, path: str) -> None:
     """Put a file at a path of a store that writes in place, where what is there stays until the new one is complete."""
-    folder, slash, _ = path.rpartition("/")
-    part, earlier = (f"{folder}{slash}.gcodec-{secrets.token_hex(8)}{end}" for end in (".part", ".old"))
+    folder, slash, name = path.rpartition("/")
+    part, earlier = (f"{folder}{slash}{other(name)}" for other in (partial_name, replaced_name))
     try:
         store.put_file(source, part)
         size = os.path.getsize(source)  # noqa: PTH202 - a name, not a path
@@ -511,12 +510,17 @@ def is_folder_at(place: str) -> bool:
         return _is_kind(filesystem, path, "directory")
 
 
+#: Why a file of a :func:`partial_name` is no file of a folder.
+UNFINISHED = "is a file that a gcodec writes, or has left unfinished when it was killed"
+
+
 def files_below(url: str, skipped: list[str]) -> list[tuple[str, str]]:
     """Return the files of a folder at a URL and of those in it, in order: their paths in the folder, and their URLs.
 
     Args:
         url: of the folder.
-        skipped: gets a line for each folder that is empty or cannot be listed, and for all else that is no file.
+        skipped: gets a line for each folder that is empty or cannot be listed, for each file that a gcodec has not
+            finished, and for all else that is no file.
 
     Raises:
         GcodecError: as for :func:`open_url`.
@@ -533,7 +537,9 @@ def files_below(url: str, skipped: list[str]) -> list[tuple[str, str]]:
         full = {place[:end] for place in places for end, character in enumerate(place) if character == "/"}
         for place in places:
             name, what = place.removeprefix(top), found[place]["type"]
-            if what == "file" or (what != "directory" and store.isfile(place)):  # a link to one
+            if final_name(name.rpartition("/")[2]) is not None:
+                skipped.append(f"{url}/{name}: skipped: {UNFINISHED}")
+            elif what == "file" or (what != "directory" and store.isfile(place)):  # a link to one
                 files.append((name, f"{url}/{name}"))
             elif what != "directory":
                 skipped.append(f"{url}/{name}: skipped: is not a regular file")

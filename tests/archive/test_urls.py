@@ -326,7 +326,7 @@ def test_a_store_without_a_rename_and_without_room_keeps_the_earlier_file(slots,
     if not n_copies:
         assert gcodec.load(url)["step"] == 1 and len(slots.store) == 1
         return
-    kept = re.search(r"kept at (\S+\.old)", str(raised.value))
+    kept = re.search(r"kept at (\S+\.replaced)", str(raised.value))
     assert kept and gcodec.load(f"copies:/{kept[1]}")["step"] == 1
 
 

@@ -37,6 +37,11 @@ ERRORS: tuple[Callable[[], BaseException], ...] = (
 )
 
 
+def is_temporary(name: str) -> bool:
+    """Return True for the name that a file has before it is complete, or that an earlier one has meanwhile."""
+    return name.endswith((".partial", ".replaced"))
+
+
 class Failed(Exception):  # noqa: N818
     """What was tried has failed, as it may; the cause says why."""
 
@@ -106,8 +111,8 @@ class Store:
         finally:
             Slots.calls, Slots.fails_at = 0, ()
         if Slots.failed == before:
-            assert not any("/.gcodec-" in name and name not in self.hidden for name in Slots.store), "left behind"
-        self.hidden = {name for name in Slots.store if "/.gcodec-" in name}
+            assert not any(is_temporary(name) and name not in self.hidden for name in Slots.store), "left behind"
+        self.hidden = {name for name in Slots.store if is_temporary(name)}
 
     def _write(self, what: int, version: int) -> None:
         name = f"{what}.gc"
