@@ -8,8 +8,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, TypedDict, Unpack
 
-from ..errors import Corruption, InvalidArgument, Unsupported, WrongKind, check_choice, check_flag, did_you_mean
-from ..files import NOT_ZIP
+from ..errors import (
+    Corruption,
+    GcodecError,
+    InvalidArgument,
+    Unsupported,
+    WrongKind,
+    check_choice,
+    check_flag,
+    did_you_mean,
+)
+from ..files import NOT_ZIP, TORCH_SUFFIXES
 from ..files.urls import is_url
 from .base_files import Bases, bases_at, no_base
 from .devices import check_kind, placement_of
@@ -206,8 +215,7 @@ def load(
             if entry.format == "bytes" and plain.why_bytes:
                 raise Unsupported(f"{plain.name}: is {plain.why_bytes}, of which gcodec reads none")
             if entry.format == "bytes":
-                begin = f"{found}" if isinstance(found, Corruption) else f"{plain.name}: not a gcodec archive"
-                raise type(found)(f"{begin}; nor is it a .pt, .safetensors, .npy, .npz or .gguf file{plain.what}")
+                raise _neither(found, plain)
             return loaded(plain, entry)
         archive = stack.enter_context(found)
         if len(archive.files) != 1:
@@ -216,6 +224,14 @@ def load(
                 "archive; read their tensors with gcodec.load_file"
             )
         return loaded(archive, archive.files[0])
+
+
+def _neither(found: Corruption | WrongKind, plain: PlainFile) -> GcodecError:
+    """Return the error that a file is neither an archive nor a tensor file; ``found``: why it is no archive."""
+    begin = f"{found}" if isinstance(found, Corruption) else f"{plain.name}: not a gcodec archive"
+    has_lost_its_begin = not plain.what and Path(plain.name).suffix.lower() in TORCH_SUFFIXES
+    kind = Corruption if has_lost_its_begin else type(found)
+    return kind(f"{begin}; nor is it a .pt, .safetensors, .npy, .npz or .gguf file{plain.what}")
 
 
 def _checked(options: LoadOptions) -> LoadOptions:

@@ -159,6 +159,10 @@ def test_what_torch_does_not_read_is_named_with_what_to_do(tmp_path):
     (tmp_path / "d.pt").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(Corruption, match=r"d\.pt: not a readable zip file"):
         gcodec.load(tmp_path / "d.pt")
+    for lost in (b"\0" * 8, b"\xff" * 8):
+        (tmp_path / "e.pt").write_bytes(lost + whole[8:])
+        with pytest.raises(Corruption, match=r"e\.pt: not a gcodec archive.*; nor is it a \.pt"):
+            gcodec.load(tmp_path / "e.pt")
 
 
 def test_kinds_of_arrays_cannot_be_chosen_for_files_that_only_torch_reads(tmp_path):
