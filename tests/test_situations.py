@@ -309,7 +309,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_or_what_it_was(how, tm
     with gcodec.open(path) as archive:
         if how in ("cut off", "emptied"):
             os.truncate(path, 5000 if how == "cut off" else 0)
-            with pytest.raises(gcodec.InsufficientData, match=r"x\.gc: ends at byte"):
+            with pytest.raises(GcodecError, match=r"x\.gc: shrank from .* since it was opened"):
                 archive["b"]
             return
         if how == "replaced":
@@ -324,7 +324,7 @@ def test_a_base_that_shrinks_meanwhile_is_named_and_leaves_no_archive(tmp_path):
     gcodec.save_file({"a": values}, tmp_path / "base.gc")
     with ArchiveReader(tmp_path / "base.gc") as base:
         os.truncate(tmp_path / "base.gc", 6000)
-        with pytest.raises(gcodec.InsufficientData, match=r"base\.gc: ends at byte 6000"):
+        with pytest.raises(GcodecError, match=r"base\.gc: shrank from .* to 6000 bytes since it was opened"):
             gcodec.save_file({"a": values + 1}, tmp_path / "new.gc", base=base)
     assert not (tmp_path / "new.gc").exists()
 

@@ -48,6 +48,14 @@ class FileState(NamedTuple):
             return f"{'grew' if now.size > self.size else 'shrank'} from {self.size} to {now.size} bytes"
         return "was written to" if now.changed_ns != self.changed_ns else ""
 
+    def check_unchanged(self, descriptor: int, name: str, since: str) -> None:
+        """Raise GcodecError if an open file was written to; ``since``: when, and what to do, for the error."""
+        if change := self.change_at(descriptor):
+            raise GcodecError(
+                f"{name}: {change} since it was {since}; one that is replaced by a rename, as gcodec writes files, "
+                "stays as it was for those who read it"
+            )
+
 
 class FilePlace:
     """The place of a file that is read, or of a folder of such files, wherever the working folder is since.

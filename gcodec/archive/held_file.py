@@ -9,7 +9,6 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from ..errors import GcodecError
 from .file_state import FilePlace, FileState
 from .lazy_dict import Unread
 
@@ -58,14 +57,9 @@ class HeldFile:
         return self._opened.places
 
     def _check_unchanged(self) -> None:
-        descriptor = self._opened.descriptor
-        if descriptor is None or self._state is None:
-            return
-        if change := self._state.change_at(descriptor):
-            raise GcodecError(
-                f"{self._opened.name}: {change} since it was loaded, before all of it had been read: load it again; "
-                "one that is replaced by a rename, as gcodec writes files, stays as it was for those who read it"
-            )
+        if self._opened.descriptor is not None and self._state is not None:
+            since = "loaded, before all of it had been read: load it again"
+            self._state.check_unchanged(self._opened.descriptor, self._opened.name, since)
 
     def forget_lock(self) -> None:
         """Take a new lock, for the old one may be held by a thread that a fork has left behind."""

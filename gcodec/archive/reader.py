@@ -31,7 +31,7 @@ from .arrays import as_array, default_kind
 from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
 from .chunks import OrderedHash, unpack_chunk
 from .entries import Blob, Chunk, FileEntry, SegmentEntry
-from .file_state import FilePlace
+from .file_state import FilePlace, FileState
 from .index import read_index
 from .layout import FREE_INDEX, TEXT_PER_BYTE, ZSTD, check_json, padding
 from .part_memory import PartMemory, RecentBytes, Rooms, room_for, room_or
@@ -156,7 +156,10 @@ class ArchiveReader:
         self.name = given or "archive"
         if self._owned is not None:
             check_not_at_end(source, self.name)
-        self._place = FilePlace(given, self._source)
+        descriptor: int | None = getattr(self._source, "descriptor", None)
+        self._place, self._state = FilePlace(given, self._source), None
+        if descriptor is not None:
+            self._state = descriptor, FileState.of(descriptor)
         self._threads, self._limit, self._bases = available_threads(threads), limit, base
         self._pool, self._memory = WorkPool(self._threads), PartMemory(2 * self._threads + 4)
         # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.
@@ -304,7 +307,7 @@ class ArchiveReader:
 
     def check_segment_hash(self, entry: FileEntry, number: int, digest: str) -> None:
         """Raise Corruption unless a segment that the caller unpacked has the hash that the index says."""
-        _check_hash(digest, self._segment(entry, number))
+        self._check_hash(digest, self._segment(entry, number))
 
     def segment_range(self, entry: FileEntry, number: int, start: int, stop: int) -> Bytes:
         """Return bytes ``start`` to ``stop`` of a segment, from their chunks alone: stored ones are not checked.
@@ -464,7 +467,7 @@ class ArchiveReader:
         of that have no checksums of their own."""
         part = self._unpacked(item)
         if item.chunk.codec == ZSTD and item.chunk.size == item.of.blob.bytes:
-            _check_hash(xxhash.xxh3_64_hexdigest(part.data), item.of)
+            self._check_hash(xxhash.xxh3_64_hexdigest(part.data), item.of)
         return part
 
     def _verbatim(self, entry: FileEntry) -> _BlobToRead:
@@ -488,10 +491,10 @@ class ArchiveReader:
             for number in range(last + 1):
                 part = next(results)
                 if number == last:
-                    _check_hash(hash_.hexdigest(), item)
+                    self._check_hash(hash_.hexdigest(), item)
                 yield part
             if last < 0:
-                _check_hash(hash_.hexdigest(), item)
+                self._check_hash(hash_.hexdigest(), item)
         next(results, None)  # ends the generator: an interrupt while it is collected would be lost
 
     def _stored(self, item: _ChunkToRead) -> Bytes:
@@ -514,9 +517,12 @@ class ArchiveReader:
             return part
 
         take = self._memory.take if item.room is None else partial(room_or, self._memory.take, item.room)
-        stored, where = self._stored(item), f"{item.of.where}: chunk at byte {at}"
         try:
+            stored, where = self._stored(item), f"{item.of.where}: chunk at byte {at}"
             return unpack_chunk(chunk, stored, where, read if base else None, take)
+        except Corruption:
+            self._check_unchanged()
+            raise
         except Unsupported:
             blob = item.of.blob
             of = (blob.cast or blob.version_of) if isinstance(blob, SegmentEntry) else None
@@ -526,12 +532,23 @@ class ArchiveReader:
                 self._check_here(self._segment(self._entries[of[0]], of[1]))
             raise
 
+    def _check_unchanged(self) -> None:
+        """Raise GcodecError if the file was written to: then what does not decode is no damage."""
+        if self._state is not None:
+            descriptor, state = self._state
+            state.check_unchanged(descriptor, self.name, "opened, while it was read: open it again")
+
+    def _check_hash(self, digest: str, item: _BlobToRead) -> None:
+        if digest != item.blob.hash:
+            self._check_unchanged()
+            raise Corruption(f"{item.where}: the hash is {digest}, not {item.blob.hash} as the index says")
+
     def _check_here(self, blob: _BlobToRead) -> None:
         """Raise Corruption unless a segment decodes to bytes of its hash, on this thread."""
         digest = xxhash.xxh3_64()
         for item in _chunks_to_read([blob]):
             digest.update(self._unpacked(item).data)
-        _check_hash(digest.hexdigest(), blob)
+        self._check_hash(digest.hexdigest(), blob)
 
     def check_beside(self, size: int, what: str) -> None:
         """Raises LimitExceeded if what is made beside the tensors, so named in errors, takes more than the text of an
@@ -577,11 +594,6 @@ class _Verbatim:
     def rest(self) -> Iterator[Bytes]:
         yield self._part
         yield from self._parts
-
-
-def _check_hash(digest: str, item: _BlobToRead) -> None:
-    if digest != item.blob.hash:
-        raise Corruption(f"{item.where}: the hash is {digest}, not {item.blob.hash} as the index says")
 
 
 def _room_of(item: _BlobToRead, rooms: Rooms) -> Bytes:

@@ -3,16 +3,19 @@
 import io
 import json
 import zipfile
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from gcodec.archive import structure_text
+import gcodec
+from gcodec.archive import ArchiveReader, structure_text
 from gcodec.archive.found_values import with_found_values
 from gcodec.archive.structure import flatten, rebuild
-from gcodec.errors import Corruption, LimitExceeded
+from gcodec.errors import Corruption, GcodecError, LimitExceeded
 from gcodec.files import ArraySource, plan_file
 from tests.support.gguf_files import Stored, gguf_file
 
@@ -122,3 +125,46 @@ def test_commas_and_brackets_in_a_string_are_no_items(text, monkeypatch):
 def test_too_many_items_outside_of_strings_are_refused():
     with pytest.raises(Corruption):
         rebuild(json.dumps({"version": 1, "state": [0] * ((1 << 22) + 1)}).encode(), lambda name, kind: None)
+
+
+def _shrunk(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(100)
+
+
+def _overwritten(path: Path) -> None:
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(data[:64] + bytes(len(data) - 64))
+
+
+CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "shrunk": (_shrunk, "shrank from"),
+    "overwritten": (_overwritten, "was written to"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_was_written_to_while_it_was_open_is_not_called_damaged(change, tmp_path):
+    path = tmp_path / "x.gc"
+    gcodec.save_file({"w": np.random.default_rng(0).standard_normal(5000).astype(np.float32), "i": np.arange(9)}, path)
+    whole, (make, words) = path.read_bytes(), CHANGES[change]
+    with gcodec.open(path) as file, ArchiveReader(path) as archive:
+        make(path)
+        for read in (
+            lambda: file["w"],
+            lambda: file.get_slice("w")[10:20],
+            lambda: file.get_slice("w")[:],
+            lambda: archive.read("w"),
+            lambda: list(archive.restored(archive.files[0])),
+        ):
+            with pytest.raises(GcodecError, match=rf"x\.gc: {words}.* since it was opened, .*: open it again") as found:
+                read()
+            assert not isinstance(found.value, Corruption)
+    path.write_bytes(whole)
+    state = gcodec.load(path, lazy=True)
+    make(path)
+    with pytest.raises(GcodecError, match=rf"x\.gc: {words}.* since it was loaded"):
+        state["w"].sum()
+    with pytest.raises(Corruption):  # it is so when it is opened
+        gcodec.load_file(path)

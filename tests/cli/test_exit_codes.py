@@ -120,7 +120,7 @@ def test_data_at_fault_exits_with_1_and_one_line(capsys):
         (["compress", "none/*.npy"], "none/*.npy: no such"),
         (["compress", "empty"], "empty: no files"),
         (["decompress", "cut.gc"], "cut.gc: an archive has at least"),
-        (["decompress", "old.gc"], "old.gc: an archive has at least"),
+        (["decompress", "old.gc"], "old.gc: the file is empty: an archive has at least"),
         (["decompress", "other.gc"], "other.gc: not a gcodec archive"),
         (["inspect", "nowhere"], "nowhere: "),
         (["verify", "nowhere.gc"], "nowhere.gc: No such file"),
