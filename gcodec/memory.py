@@ -167,7 +167,6 @@ class _BytesMemory:
 
     Args:
         api: CPython's functions.
-        size: Size in bytes.
     """
 
     def __init__(self, api: _PythonApi, size: int) -> None:
@@ -200,7 +199,6 @@ def scratch_for(
     """Return the working memory of one thread.
 
     Args:
-        dtype: The value type.
         block: Values in a block.
         stream: Values in a sub-stream.
         layout: Layout of the planes, which says what arrays there are.
@@ -277,7 +275,6 @@ def residual_scratch_for(dtype: DType, block: int, stream: int) -> Residuals:
     """Return the working memory of one thread for predicted blocks.
 
     Args:
-        dtype: The value type.
         block: Values in a block.
         stream: Values in a sub-stream.
     """

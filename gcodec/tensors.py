@@ -209,7 +209,6 @@ def check_tensor(x: Any, argument: str = "x") -> tuple[DType, Any]:
     """Return the value type of a torch tensor on any device, and torch's integers of the same width.
 
     Args:
-        x: The tensor.
         argument: The caller's name for it, for errors.
 
     Raises:
@@ -332,7 +331,6 @@ def new_output(dtype: DType, shape: tuple[int, ...], container: int) -> tuple[An
     Args:
         dtype: Type of the values. One that numpy lacks becomes the type of ``ml_dtypes`` where that is installed, else
             unsigned integers.
-        shape: Shape of the array.
         container: ``NUMPY`` or ``TORCH``.
     """
     bits = np.empty(math.prod(shape), dtype.uint)

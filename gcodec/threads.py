@@ -307,7 +307,6 @@ def n_threads(threads: int | None, n_values: int) -> int:
 
     Args:
         threads: As the caller asks for; None means all cores for large arrays.
-        n_values: Number of values in the array.
 
     Raises:
         InvalidArgument: For ``threads`` below 1.
@@ -377,7 +376,6 @@ def run_batches(work: Callable[[int, int], Any], n_blocks: int, threads: int, ba
 
     Args:
         work: What to do with the blocks ``begin ... end - 1``.
-        n_blocks: Number of blocks.
         threads: Number of threads, this one included.
         batch: Number of blocks in a batch.
     """
@@ -415,7 +413,6 @@ def ordered_map(
     """Yield ``map(function, items)``, computed by a pool's threads; on this thread if the items are few and small.
 
     Args:
-        pool: The threads.
         function: What is done with an item.
         items: What it is done with.
         window: How many batches of items are begun ahead of the caller, at most: beside the one whose results it has.
@@ -487,10 +484,8 @@ class OrderedWriter:
     no buffer is free.
 
     Args:
-        n_parts: Number of parts.
         buffers: Buffers for parts whose place is not known yet.
         start: Place of the first part.
-        n_workers: Number of threads that produce parts.
 
     Attributes:
         end: Place after the last part that has a place.

@@ -85,7 +85,6 @@ def errors_of(settings: Sequence[Compressor], tensor: torch.Tensor, method: str 
     warm up count as what they become.
 
     Args:
-        settings: The settings.
         tensor: The tensor, of any shape.
         method: How errors of low-rank approximations are found: those of the best ones by singular values ("svd"),
             those of power iteration ("power"), or the cheaper of the two ("auto").

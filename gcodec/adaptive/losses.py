@@ -33,8 +33,6 @@ def loss(setting: Compressor, tensor: torch.Tensor, memory: Memory | None = None
     """Return the squared L2 norm of what a setting loses of a tensor on a single rank.
 
     Args:
-        setting: The setting.
-        tensor: The tensor.
         memory: What its factors start from; it is not changed.
     """
     if isinstance(setting, Frames) and setting.optimizer is None:
@@ -67,7 +65,6 @@ def at_factor(
     Args:
         compressor: A compressor with a knob.
         factor: The compression factor.
-        shape: Shape of the tensor.
         dense: Setting for a factor of 1 or less; None for :class:`Dense`.
 
     Raises:

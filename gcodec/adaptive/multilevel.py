@@ -66,7 +66,6 @@ def probe_settings(
 
     Args:
         fed: The tensor, with error feedback.
-        settings: From mild to harsh.
         memory: Counts the random draws; nothing else in it changes.
         place: The rank and the tensor's name.
         nested: Let each setting choose among the values that the one before has chosen; otherwise among all.

@@ -23,13 +23,7 @@ class Cost(ABC):
 
     @abstractmethod
     def of(self, name: str, shape: Sequence[int], setting: Compressor) -> float:
-        """Return the price of a setting for a tensor.
-
-        Args:
-            name: Name of the tensor.
-            shape: Shape of the tensor.
-            setting: The setting.
-        """
+        """Return the price of a setting for a tensor."""
 
 
 def _of_tensor(values: Mapping[str, float], field: str, name: str) -> float:

@@ -85,7 +85,6 @@ def as_complex(pairs: Any, dtype: str) -> Any:
     no complex32, gets these as unsigned integers of the same bits.
 
     Args:
-        pairs: the pairs.
         dtype: a key of ``PAIRS``.
 
     Raises:

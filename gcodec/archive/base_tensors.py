@@ -265,8 +265,6 @@ def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
     """Return what a segment in an archive is coded against.
 
     Args:
-        entry: the file.
-        number: number of the segment.
         base: what the file is coded against.
 
     Raises:

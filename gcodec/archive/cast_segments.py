@@ -92,12 +92,7 @@ class CastSources:
         self._unseen = list[_UnseenFile]()
 
     def add(self, plan: FilePlan, number: int) -> None:
-        """Note the segments of a file that is in the archive, if it can be read again once it is closed.
-
-        Args:
-            plan: the file.
-            number: its number in the archive.
-        """
+        """Note the segments of a file that is in the archive, if it can be read again once it is closed."""
         source = plan.source
         if isinstance(source, FileSource) and source.path is not None and source.descriptor is not None:
             file = EarlierFile(source.path, FileState.of(source.descriptor))
@@ -108,7 +103,6 @@ class CastSources:
         """Return the segments of a file that look like casts of others, in the same file or an earlier one.
 
         Args:
-            plan: the file.
             number: its number in the archive.
             without: numbers of segments that are not to be read.
 
@@ -145,7 +139,6 @@ def casts_last(members: Sequence[_Member], file_of: Callable[[_Member], Path | N
     bits, as far as sizes tell: a file comes before one of half its size in the same folder.
 
     Args:
-        members: what goes into the archive.
         file_of: returns where one of these is; None if it is not a file of this machine.
     """
     places = dict[Path, list[tuple[int, int]]]()  # sizes of the files of each folder, and their places

@@ -222,8 +222,6 @@ def _runs(
 
     Args:
         shapes: the shapes of tensors that lie end to end.
-        repeats: whether values of each repeat.
-        value_bytes: bytes of a value.
     """
     start, at, run, kind = 0, 0, list[tuple[int, ...]](), False
     for shape, again in zip(shapes, repeats, strict=True):
@@ -250,7 +248,6 @@ def _runs_against(
     Args:
         bits: uintW[n], the tensors end to end.
         base: uintW[n], those of the base.
-        shapes: their shapes.
     """
     ends = np.cumsum(np.array(list(map(prod, shapes)), np.int64))
     differ = bits != base

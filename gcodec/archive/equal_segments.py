@@ -102,7 +102,6 @@ class CopiesInFile:
 
     Args:
         known: the archive's, to which those of the file are added.
-        plan: the file.
         number: its number in the archive.
         without: numbers of segments that are not to be read.
     """

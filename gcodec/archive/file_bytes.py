@@ -38,8 +38,6 @@ class FileBytes:
     checked.
 
     Args:
-        archive: the archive.
-        entry: the file.
         check_open: raises InvalidArgument once the archive has been closed.
 
     Attributes:

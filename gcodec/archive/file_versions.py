@@ -44,8 +44,6 @@ def share_saved(plan: FilePlan, base: Base, *, equal_is_free: bool = False) -> f
     """Return the share of a file's size that is saved where it is stored as the difference from a base, by a sample.
 
     Args:
-        plan: the file.
-        base: the base.
         equal_is_free: tensors that are equal take nothing without a base, either.
     """
     alone = against = 0
@@ -132,9 +130,6 @@ class FileVersions:
     def base_of(self, plan: FilePlan) -> Base | None:
         """Return the file that another is best stored as the difference from; None where that would save little.
 
-        Args:
-            plan: the file.
-
         Raises:
             GcodecError, OSError: the file cannot be read.
         """
@@ -156,8 +151,6 @@ class FileVersions:
         """Note a file that an archive has now.
 
         Args:
-            entry: the file.
-            number: of the file in the archive.
             source: its bytes; only files of the system's can be read again.
             base: what :meth:`base_of` returned for it.
         """

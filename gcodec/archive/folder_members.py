@@ -82,8 +82,6 @@ def _is_old_archive(file: Path, target: Path | None, replaced: tuple[int, int] |
     """Return True for the archive that this command is to replace, which lies in the folder that is archived.
 
     Args:
-        file: a file in the folder.
-        target: where the archive is to be.
         replaced: identity of the file that is there; None if there is none.
 
     Raises:

@@ -78,7 +78,6 @@ class Folder(Protocol):
         """Give a file to write to, which is there, to stay, when the block has ended well, and never in part.
 
         Args:
-            name: of the file.
             force: replace a file that is there. A GcodecError is raised if False.
             attributes: permissions, owner and times of a file on a disk; those of any new file if None.
         """

@@ -44,7 +44,6 @@ def read_index(
     """Return the files of an archive, every blob with its offset.
 
     Args:
-        source: the archive.
         max_output_bytes: the text of the index may have 1 MiB more than this; None for no other limits than those of
             docs/archive.md, sections 4 and 5.
         name: of the file, by which what is no archive is told from a damaged one; None if it has none.

@@ -278,10 +278,6 @@ class TensorSlice:
     returned keeps no more in memory than it has itself. Parts that
     were encoded or compressed are checked; parts that are stored as they are only where the whole tensor is read, by
     its hash.
-
-    Args:
-        file: the open archive.
-        place: the tensor.
     """
 
     def __init__(self, file: TensorFile, place: NamedTensor) -> None:

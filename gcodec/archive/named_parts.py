@@ -23,9 +23,6 @@ class _Patterns:
 
     A caller may list as many names as there are paths, so that names are looked up, and only patterns are tried on
     each path.
-
-    Args:
-        texts: the names and patterns.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -59,7 +56,6 @@ def named_parts(parsed: ParsedStructure, names: Iterable[str] | str, where: str)
     container is there whole if something in it is named.
 
     Args:
-        parsed: the structure.
         names: a name or pattern as in a shell, or several.
         where: name of the file in errors.
 

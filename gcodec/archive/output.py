@@ -348,7 +348,6 @@ def sync_folder(path: Path, *, failing: bool = False) -> None:
     """Waits until the names in a folder are on the disk, where the system can tell.
 
     Args:
-        path: the folder.
         failing: raise the OSError of a disk that is failing or full, too.
     """
     try:

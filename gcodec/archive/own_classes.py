@@ -197,7 +197,6 @@ def entry_of(tag: str, kind: type, where: str) -> ClassEntry:
 
     Args:
         tag: one of ``KINDS``.
-        kind: the class.
         where: the place of an object of it, for errors.
 
     Raises:

@@ -137,7 +137,6 @@ class PlainFile:
 
         Args:
             file: what the caller gave: torch opens a path itself, where it is to be mapped.
-            map_location: as torch has it.
             mmap: True to map the file, which must be one at a path.
 
         Raises:

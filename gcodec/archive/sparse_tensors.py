@@ -39,7 +39,6 @@ def sparse_tensor(layout: str, shape: Sequence[int], is_coalesced: object, parts
 
     Args:
         layout: as ``PARTS`` has it.
-        shape: of all of it.
         is_coalesced: True for one of the layout coo that is.
         parts: the dense tensors, in the order of ``PARTS``.
 

@@ -62,7 +62,6 @@ class TensorSource:
 
     Args:
         header: what comes before the tensors.
-        leaves: the tensors.
     """
 
     def __init__(self, header: bytes, leaves: list[Leaf]) -> None:
@@ -273,7 +272,6 @@ class _Segments:
 
     Args:
         archive: the archive, or a file that is none.
-        entry: the file.
         keeps_shared: True to keep those that several tensors are views of, whoever still comes.
     """
 

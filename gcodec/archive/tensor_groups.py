@@ -46,7 +46,6 @@ def in_order(plan: FilePlan, places: Sequence[int]) -> FilePlan:
     """Return the plan of the same file which lists its tensors in another order.
 
     Args:
-        plan: the plan.
         places: for each tensor its place in the list; those of equal places stay in order.
     """
     pairs = sorted(zip(places, plan.tensors, strict=True), key=itemgetter(0))

@@ -41,10 +41,8 @@ def load_torch(
 
     Args:
         file: path or binary stream.
-        map_location: as torch has it.
         where: name of the file in errors.
         advice: what the error says of a file that torch does not read.
-        mmap: as torch has it.
         check_was_read: raises what reading the file has raised, if that is behind an error of torch's.
 
     Raises:

@@ -304,8 +304,6 @@ def add_file(
     """Add an open file to an archive, and return its entry.
 
     Args:
-        archive: the archive.
-        opened: the file.
         path: its path in the archive; empty: a name after its kind.
         make_policy: makes the policy of a lossy mode; None: lossless.
         bases: where its base is, or what finds it among the files that the archive has; None: it has none.
@@ -383,7 +381,6 @@ def restore_files(
     """Restore the files of an archive into a staging area.
 
     Args:
-        archive: the archive.
         paths: where each file goes, by its path in the archive.
         staging: gives them their names when all are complete.
         root: the folder that all are in, in which folders are made; None: the caller named the file itself.
@@ -411,7 +408,6 @@ def upload_files(
     """Restore the files of an archive to URLs: each of them is put whole, and none before all are complete.
 
     Args:
-        archive: the archive.
         urls: where each file goes, by its path in the archive.
         force: replace files that exist.
         progress: called with the number of bytes done since the last call.

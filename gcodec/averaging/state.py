@@ -56,7 +56,6 @@ def pack_by_tensor(state: Mapping[str, Any], names: Iterable[str]) -> dict[str, 
 
     Args:
         state: What ``Averager.state_dict`` returned, or that and more numbers.
-        names: The names of all tensors.
     """
     rest = {key: value for key, value in state.items() if key != "tensors"}
     tensors = {name: pack_state(state["tensors"].get(name, {})) for name in names}

@@ -56,7 +56,6 @@ def joint_symbols(bits: np.ndarray, dtype: DType, levels: np.ndarray | None) -> 
 
     Args:
         bits: uintW[n].
-        dtype: Type of the values.
         levels: uint8[n]; None if there is one level only.
     """
     heads = head_symbols(bits, dtype)

@@ -82,7 +82,6 @@ def summarize(rows: Iterable[Row], title: str | None = None, *, named: bool = Tr
     It wants about 100 columns; on a narrower terminal the names are folded, the numbers never.
 
     Args:
-        rows: the rows.
         title: shown above the table.
         named: with a column for the dump; leave it out where all rows are of one.
     """

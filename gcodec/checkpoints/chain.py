@@ -88,7 +88,6 @@ def open_step(
 
     Args:
         folder: the folder of checkpoints.
-        step: the step.
         threads: for decoding it; as many as the process may use if None.
         max_output_bytes: as for :class:`gcodec.archive.reader.ArchiveReader`, of the step itself.
 
@@ -211,7 +210,6 @@ def check_same(entry: FileEntry, other: FileEntry, source: ByteSource, place: Pa
 
     Args:
         entry: the file in one archive.
-        other: the file in the other.
         source: the bytes of the other, to be read where a segment of it is several in the first one.
         place: place of the other, for the error.
     """

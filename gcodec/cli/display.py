@@ -41,8 +41,6 @@ def speed(count: float, seconds: float, compiling: float = 0.0) -> str:
     There is no rate of few bytes, where it would be that of starting a program.
 
     Args:
-        count: the number of bytes.
-        seconds: the time in all.
         compiling: of that, the time in which kernels were compiled or loaded, which is left out of the rate.
     """
     share = f" ({compiling:.1f} s of that to compile kernels, this once)" if compiling >= 1 else ""

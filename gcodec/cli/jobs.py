@@ -149,7 +149,6 @@ def _members_at(url: str, skipped: list[str]) -> list[InputFile]:
     """Return the file at a URL, or all files below a folder there, which are read in place.
 
     Args:
-        url: of the file or folder.
         skipped: gets a line for each file that cannot go into an archive.
 
     Raises:

@@ -162,8 +162,6 @@ def _add_file(
 
     Args:
         folder: where it goes.
-        step: its step.
-        place: where it is.
         args: the options.
         problems: gets a line if the step had to be stored whole, and if the file has changed meanwhile, which is kept.
     """

@@ -39,7 +39,6 @@ def dequantize_in_blocks(
         scales: Scales of the blocks, uint16.
         integers: The integers, and the form of the codes.
         out: Where the values go, float32[n] or float64[n].
-        add: Add them.
 
     Raises:
         Corruption: An integer is beyond the greatest; ``out`` may be written to.
@@ -53,7 +52,6 @@ def offsets_of(codes: np.ndarray, integers: Integers) -> np.ndarray:
 
     Args:
         codes: uint8[n].
-        integers: The integers, and the form of the codes.
     """
     if not integers.signed:
         return codes

@@ -91,7 +91,6 @@ class LowRank(Compressor):
 
         Args:
             key: Name of the factor in memory.
-            rows: Rows of the factor.
             rank: Columns of the factor.
             like: A tensor of the dtype and on the device that it is to have.
             memory: The memory of the tensor.
@@ -234,7 +233,6 @@ def scaled(factor: torch.Tensor, norm: float) -> torch.Tensor:
     It is multiplied by a power of two where its norm is far from 1, which changes no bit of the span.
 
     Args:
-        factor: The factor.
         norm: Its norm, by :func:`norm_of`.
     """
     if _MIN_NORM <= norm <= _MAX_NORM or not usable(norm):

@@ -62,7 +62,6 @@ def quantize(values: np.ndarray, norms: np.ndarray, bucket: int, bits: int, key:
     Args:
         values: float32[n].
         norms: float32, the norm of each bucket by :func:`norms_of`.
-        bucket: Values in a bucket.
         bits: Bits of a code, 2 ... 8, the sign included.
         key: 64 bits that decide between the two nearest levels; None for the nearer one.
     """

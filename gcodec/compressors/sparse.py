@@ -142,7 +142,6 @@ def pack_sparse(flat: torch.Tensor, indices: torch.Tensor, mantissa_bits: int | 
     """Return the payload of some values of a flat tensor.
 
     Args:
-        flat: The tensor, flat.
         indices: int64[k], ascending, of the values to send.
         mantissa_bits: Mantissa bits to send of each value; None for all.
     """
@@ -168,7 +167,6 @@ def unpack_sparse(payload: bytes, like: torch.Tensor) -> tuple[torch.Tensor, tor
     """Return what a payload of :func:`pack_sparse` holds.
 
     Args:
-        payload: The payload.
         like: A flat tensor of the size and dtype that the payload is for, and on the device for the result.
 
     Returns:

@@ -54,7 +54,6 @@ def average_by_parts(gradient: torch.Tensor, place: Place, codec: PartCodec) -> 
     """Return the conversation that averages a gradient part by part.
 
     Args:
-        gradient: The gradient.
         place: The rank and the tensor's name.
         codec: The coding of parts.
     """

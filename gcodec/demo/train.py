@@ -124,7 +124,6 @@ def train(
     """Trains model ``name`` (a key of ``TASKS``) and writes its dumps under ``folder/name``.
 
     Args:
-        name: which model.
         folder: the parent of the model's own folder.
         plan: how long to train; ``PLANS[name]`` if None.
         progress: a running rich progress display to add a bar to, or None for silence.
@@ -234,10 +233,8 @@ def set_rates(task: TrainingTask, base_rates: Sequence[float], step: int, drops:
     """Raises the learning rate linearly over the first ``warm_up`` steps, and lets it fall to a tenth after drops.
 
     Args:
-        task: what is trained.
         base_rates: rate of each group of parameters, where it neither rises nor has fallen.
         step: number of the step, from 1 on.
-        drops: steps after which the rate falls.
     """
     scale = min(1.0, step / task.warm_up) if task.warm_up else 1.0
     for group, rate in zip(task.optimizer.param_groups, base_rates, strict=True):

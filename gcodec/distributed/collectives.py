@@ -177,7 +177,6 @@ class Collectives:
 
         Args:
             tensors: the tensors of one collective.
-            group: the process group.
 
         Raises:
             Unsupported: the tensors are floats on a device that is neither the CPU nor a CUDA device, or on several.
@@ -217,7 +216,6 @@ class Collectives:
         """Say in the log, once for each reason, that tensors are sent uncompressed; small ones are not worth a line.
 
         Args:
-            group: the process group.
             tensors: the tensors of one collective.
             reason: why.
             is_expected: they are not gradients, or the like, for whose sake somebody compresses.
@@ -232,9 +230,7 @@ class Collectives:
         """Return True for a mean, False for a sum; None for any other reduce operation, of which the log hears.
 
         Args:
-            op: the reduce operation.
             tensors: the tensors of the collective.
-            group: the process group.
         """
         # Compared one by one: ``in`` does not work on torch's operations.
         if op == dist.ReduceOp.AVG or op == dist.ReduceOp.SUM:
@@ -249,7 +245,6 @@ class Collectives:
         """Start the all-reduce of tensors of one type, in place; they travel as one.
 
         Args:
-            group: the process group.
             tensors: dense floats, for which :meth:`suits` returned True.
             mean: divide the sum by the number of ranks.
 
@@ -301,7 +296,6 @@ class Collectives:
         """Start the reduce-scatter of pairs of tensors.
 
         Args:
-            group: the process group.
             pairs: each a whole tensor, and the tensor that takes this rank's part of its sum.
             mean: divide the sum by the number of ranks.
             later: for tensors on a device that no other collective writes to, and of which nobody reads the parts
@@ -357,7 +351,6 @@ class Collectives:
         """Start the all-gather of a tensor in CPU memory, without loss whatever the mode is.
 
         Args:
-            group: the process group.
             whole: contiguous, takes the values of all ranks.
             part: this rank's values, contiguous; perhaps where ``whole`` has them.
 
@@ -413,7 +406,6 @@ class Collectives:
         """Return the shared codebook of a collective, if there are any. Called on the lane's thread.
 
         Args:
-            lane: the lane.
             name: the operation.
             flat: its values, those of all ranks.
             mode: how they may be changed, if not as the options say.
@@ -519,7 +511,6 @@ def _with_end(
     """Return one job that runs several, then ``end``, whose value it has.
 
     Args:
-        jobs: the jobs.
         end: called when all have ended.
         written: what they write to.
         leave: called if jobs go on by themselves when they have run, where they may: then so does the one that is

@@ -71,7 +71,6 @@ class ConversationRunner:
     """Runs one conversation among the ranks of a lane. Its methods are called on the lane's thread.
 
     Args:
-        lane: the lane.
         terms: facts that ranks must have in common, compared by repr.
         counters: counts bytes and seconds.
         label: names the conversation in errors.

@@ -56,7 +56,6 @@ class UnderWay:
 
     Args:
         collectives: makes the compressed ones.
-        model: the model.
     """
 
     def __init__(self, collectives: Collectives, model: torch.nn.Module) -> None:
@@ -370,7 +369,6 @@ def _is_only_kept(result: torch.Tensor, parameters: Any) -> bool:
     views of it, the gradients: then nobody waits for its values until then.
 
     Args:
-        result: the result.
         parameters: torch's group of the parameters whose gradients it has, if that is known.
     """
     # As in torch's foreach_reduce, of which there is no public way to ask. A torch that has other names here waits.

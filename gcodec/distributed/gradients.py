@@ -56,7 +56,6 @@ class Gradients:
         """Make the segments of parameters whose gradients lie end to end in row-major order.
 
         Args:
-            params: the parameters, in the order of their gradients.
             n_values: values of the buffer.
 
         Raises:
@@ -137,7 +136,6 @@ def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:
 
     Args:
         tensor: the tensor, whose memory the array shares where it has this order already.
-        stride: the order.
     """
     return bits_or_floats(flat_tensor(tensor, stride))
 
@@ -147,7 +145,6 @@ def flat_tensor(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
 
     Args:
         tensor: the tensor, whose memory the result shares where it has this order already.
-        stride: the order.
     """
     tensor = tensor.detach()
     if tensor.stride() != tuple(stride):

@@ -185,9 +185,7 @@ def mode_of(mode: Any, besides: str = "", names: Iterable[str] = ()) -> Mode:
     hooks of these names: each rank's values are rounded once, and their sum, in float32, once.
 
     Args:
-        mode: a mode, an accuracy, or None.
         besides: what the caller also takes, for the error.
-        names: and by which names.
 
     Raises:
         InvalidArgument: anything else.

@@ -76,7 +76,6 @@ class OverlappedExchange:
         """Return an exchange whose averages a :meth:`state_dict` holds.
 
         Args:
-            state: what :meth:`state_dict` returned.
             params: the parameters.
 
         Raises:
@@ -100,7 +99,6 @@ class OuterExchange:
 
     Args:
         plan: the compressor, and whether what it leaves out is fed back.
-        rank: this rank.
         size: the number of ranks.
 
     Attributes:
@@ -171,7 +169,6 @@ class OuterExchange:
 
         Args:
             state: what :meth:`state_dict` returned.
-            params: the parameters.
 
         Raises:
             InvalidArgument: it is another rank's, or not of these parameters.

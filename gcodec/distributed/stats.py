@@ -103,7 +103,6 @@ class Stats:
 
         Args:
             bucket: the number of the bucket.
-            counters: its counters.
         """
         for sums in (self.total, self.step, self.buckets.setdefault(bucket, Counters())):
             sums.add(counters)

@@ -45,7 +45,6 @@ class UncompressedLog:
         Args:
             rank: this rank in the group, of which rank 0 alone logs; None for a rank that is alone, and sends nothing.
             kind: what the line is about.
-            text: the line.
             level: the level, INFO for what every training has.
         """
         if rank == 0 and kind not in self._said:
@@ -60,7 +59,6 @@ class Awaited:
     trained in turns, as those of a GAN are, one may take many steps before the other's first.
 
     Args:
-        log: the log.
         text: what to do.
     """
 
@@ -128,7 +126,6 @@ class UncompressedBuckets:
         """Count a bucket, or a gradient.
 
         Args:
-            n_bytes: its bytes.
             reason: why it is not compressed; None if it is.
             is_small: because it is small, as a part of the gradients of most models is.
         """
@@ -163,7 +160,6 @@ def small_reason(smallest: int, what: str) -> str:
     """Return the reason for what has fewer bytes than a limit.
 
     Args:
-        smallest: the limit.
         what: what is that small, in the plural.
     """
     return f"{what} below smallest={smallest} bytes, where latency is all that counts (smallest=0 compresses them)"
@@ -173,7 +169,6 @@ def type_reason(tensor: torch.Tensor, complex_values: bool = False) -> str | Non
     """Return why a tensor's type or layout is not compressed; None if it is.
 
     Args:
-        tensor: the tensor.
         complex_values: its floats are halves of complex numbers.
     """
     if tensor.layout != torch.strided:

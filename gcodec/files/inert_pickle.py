@@ -23,9 +23,6 @@ class BudgetError(ValueError):
 class Budget:
     """The bytes that reading a pickle may hold, by estimates: 64 MiB and 64 times its size.
 
-    Args:
-        pickle_bytes: size of the pickle.
-
     Attributes:
         spent: what is held until now.
     """

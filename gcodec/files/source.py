@@ -249,9 +249,6 @@ class SourceFile(io.RawIOBase):
 
     def check_was_read(self, error: BaseException) -> None:
         """Raise again what reading has raised, if it has: the error that the library makes of it is none of the bytes.
-
-        Args:
-            error: what the library has raised.
         """
         if self._source.error is not None:
             raise self._source.error

@@ -71,7 +71,6 @@ def read_pickle(data: bytes, budget: Budget | None = None) -> object:
     """Return the object a ``data.pkl`` describes, with :class:`Tensor` for tensors.
 
     Args:
-        data: the pickle.
         budget: counts what is held; the one that the pickle's size warrants if None.
 
     Raises:

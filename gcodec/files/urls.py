@@ -215,7 +215,6 @@ class _UrlFile:
     """A file of fsspec whose errors name its URL.
 
     Args:
-        url: the URL.
         file: the open file.
     """
 
@@ -518,7 +517,6 @@ def files_below(url: str, skipped: list[str]) -> list[tuple[str, str]]:
     """Return the files of a folder at a URL and of those in it, in order: their paths in the folder, and their URLs.
 
     Args:
-        url: of the folder.
         skipped: gets a line for each folder that is empty or cannot be listed, for each file that a gcodec has not
             finished, and for all else that is no file.
 

@@ -127,7 +127,6 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
     """Return a zip of the same members (names, order, dates, contents), none of them compressed, in a temporary file.
 
     Args:
-        source: the zip.
         path: name of the zip in errors.
         max_unpacked_bytes: limit on the sum of the members' sizes; 1 MiB and 1032 times the zip's size if None.
 

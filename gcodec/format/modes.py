@@ -78,7 +78,6 @@ def lossless(dtype: DType, mode: int = LOSSLESS) -> BitLayout:
     """Return the layout that keeps everything, in planes that are fast to pack.
 
     Args:
-        dtype: The value type.
         mode: Code of the mode that was asked for, which may allow less.
     """
     widths = () if not dtype.tail_bits else _LONG_TAILS.get(dtype.tail_bits, (dtype.tail_bits,))
@@ -118,7 +117,6 @@ def fixed(dtype: DType, mantissa_bits: int) -> BitLayout:
     """Return the layout that keeps a number of mantissa bits of every value.
 
     Args:
-        dtype: The value type.
         mantissa_bits: At least 1: without any, a NaN could not be told from infinity.
 
     Raises:
@@ -155,10 +153,6 @@ def _small_planes(kept: int) -> tuple[int, ...]:
 @lru_cache
 def ladder(dtype: DType, steps: Ladder) -> BitLayout:
     """Return the layout in which values keep as many bits as their level says.
-
-    Args:
-        dtype: The value type.
-        steps: The ladder of levels.
 
     Raises:
         InvalidArgument: The type is lossless only, the ladder drops more bits than it has, or needs too many planes.

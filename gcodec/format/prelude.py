@@ -217,12 +217,9 @@ def start_of(
 
     Args:
         bare: As :func:`bare_start` returns it.
-        n_blocks: Number of blocks.
         records: As the attributes of :class:`Prelude`, like the others.
         residuals: Codebooks of predicted blocks.
         templates: Rows of predicted blocks.
-        columns: Column references.
-        base_hash: Hash of the base.
     """
     parts = [bare, *records]
     has_more = residuals or templates or columns
@@ -291,7 +288,6 @@ def read_prelude(data: bytes, find: FindCodebook) -> Prelude:
     """Read a prelude whose checksum has been verified, up to the index.
 
     Args:
-        data: The prelude.
         find: Returns the codebook with an id and a hash, None if it is unknown.
 
     Raises:

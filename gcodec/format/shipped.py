@@ -76,7 +76,6 @@ def fitting(dtype: str, n_levels: int) -> list[tuple[int, Codebook]]:
 
     Args:
         dtype: Name of the value type.
-        n_levels: Number of levels.
     """
     return [
         (number, book) for number, (types, levels, book) in _books().items() if dtype in types and levels == n_levels

@@ -24,7 +24,6 @@ def stack(
     """Return the tables of a frame's codebooks and planes for the kernels, which only read them; the last are kept.
 
     Args:
-        codebooks: The codebooks of the frame.
         widths: Width of each plane's items in bits.
         masks: Plane mask of every level.
         tail_bits: Width of the value type's tail.

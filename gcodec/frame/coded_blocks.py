@@ -41,7 +41,6 @@ class CodedForm:
     """Holds what encoding coded blocks takes that depends on no value: one object for each combination.
 
     Args:
-        dtype: The value type.
         bits: Which bits of a value are kept.
         nearest: True to round to nearest even.
         block: Values of a block.

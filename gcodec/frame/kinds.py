@@ -34,7 +34,6 @@ class BlockEncoder(Protocol):
 
         Args:
             begin: First block.
-            end: End of the blocks.
             out: uint8, with room for all of them raw but the last, and for the trial of that.
             at: Byte of ``out`` where the first block goes.
             borrowed: Buffers of this thread.
@@ -57,9 +56,7 @@ class BlockDecoder(Protocol):
         """Decode blocks from ``begin`` on, as many before ``end`` as are of its kinds.
 
         Args:
-            blocks: The blocks of the frame.
             begin: First block.
-            end: End of the blocks.
             out: uintW, takes values.
             out_first: The frame's value that ``out`` begins with.
             borrowed: Buffers of this thread.

@@ -61,7 +61,6 @@ class _Way:
     """A way to encode an array, and what that takes that depends on no value.
 
     Args:
-        number: The number of the way.
         dtype: The value type, with the usual head or a wide one.
         layout: Which bits of a value are kept: all.
         options: How codebooks are made.
@@ -146,7 +145,6 @@ class ShortForm:
     """Holds what encoding a short array takes that depends on no value: one object for each combination.
 
     Args:
-        dtype: The value type.
         shape: The array's shape.
         container: As in the prelude.
         layout: Which bits of a value are kept: all.

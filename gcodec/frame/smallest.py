@@ -267,8 +267,6 @@ def is_surely_smallest(some: np.ndarray, n: int, n_bits: int) -> bool:
 
     Args:
         some: Some of the values, uintW[m].
-        n: Number of values.
-        n_bits: Bits that sparse blocks take.
     """
     is_varied = 2 * int(np.count_nonzero(some != some[0])) > len(some)
     return is_varied and n >= _MIN_SURE_VALUES and n_bits < _MAX_SURE_BITS * n

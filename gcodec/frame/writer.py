@@ -236,7 +236,6 @@ def seal_start(start: Start, sizes: np.ndarray, frame_bytes: int, out: np.ndarra
     Args:
         start: What it begins with.
         sizes: uint32[n_blocks], bytes of each block.
-        frame_bytes: Bytes of the frame.
         out: uint8, of at least ``start.prelude_bytes``, result.
     """
     head, index_at, prelude_bytes = start
@@ -249,7 +248,6 @@ def start_of_changes(values: Values, codebook: ChangeCodebook, base_hash: int, b
     Args:
         values: The array; its bits are not looked at.
         codebook: The codes of the changes.
-        base_hash: Hash of the base.
         block_log2: log2 of the values per block.
     """
     _, dtype, shape, container = values

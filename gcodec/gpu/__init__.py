@@ -131,7 +131,6 @@ def encode_against(x: torch.Tensor, asked: BaseRequest, out: Any, *, to_host: bo
     """Encode one CUDA tensor against a base on its device; ``gcodec.encode`` calls this.
 
     Args:
-        x: A CUDA tensor.
         asked: What ``gcodec.encode`` was asked for.
         out: Memory for the frame, a flat tensor of uint8 on the device, or None.
         to_host: Return the frame as bytes.

@@ -107,7 +107,6 @@ def encode_patch(memory: Memory, x: Any, base: Any, request: EncodeRequest) -> A
 
     Args:
         memory: the device.
-        x: the tensor.
         base: the base, a tensor on the device.
         request: how to encode; its bits are not looked at.
 
@@ -154,8 +153,6 @@ class DecodedBatch:
     """Tensors that a device fills from frames; :func:`begin_decoding` makes it.
 
     Args:
-        memory: the device.
-        frames: the frames.
         tensors: a contiguous tensor on the device for each.
         find: looks up codebooks that frames name.
 
@@ -221,7 +218,6 @@ def begin_decoding(
     the host.
 
     Args:
-        memory: the device.
         frames: tensors of bytes on the device, or bytes.
         books: codebooks that frames may name, besides those that come with gcodec.
         max_output_bytes: max size of all tensors together.
@@ -350,8 +346,6 @@ def decode_on_host(memory: Memory, data: Any, target: Any, find: FindCodebook, b
     """Decode a frame that lies on the device by the host's kernels, into a tensor on the device.
 
     Args:
-        memory: the device.
-        data: the frame.
         target: the tensor, to which nothing is written if the frame is refused.
         find: looks up codebooks that the frame names.
         base: the bits of its base on the host, if it refers to one.

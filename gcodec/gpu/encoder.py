@@ -231,7 +231,6 @@ def table_of(
     Args:
         sizes: Number of values of each tensor.
         places: As of :class:`TensorSpan`.
-        dtype: Type of the values.
         shared: The codebook of all frames, or None.
     """
     book, references = 0 if shared else -1, int(shared is not None and shared.references)
@@ -395,7 +394,6 @@ def _upload_of(
     """Return what is sent to encode tensors of these shapes that begin at these places.
 
     Args:
-        shapes: Shapes of the tensors.
         span_places: Where they begin, as of :class:`TensorSpan`.
         dtype: As of :func:`encode`.
         bit_layout: As there.

@@ -64,7 +64,6 @@ def hash_tensors(memory: Memory, tensors: Sequence[Any]) -> list[str]:
     """Return the XXH3 of tensors, 16 hexadecimal digits each; waits for the device now and then.
 
     Args:
-        memory: The device.
         tensors: Flat tensors of bytes on the device.
     """
     digests, short = [""] * len(tensors), [k for k, x in enumerate(tensors) if len(x) <= MOST_SHORT]

@@ -35,9 +35,6 @@ def value_coding_of(
     """Return how values of a type are cut and rounded.
 
     Args:
-        dtype: The value type.
-        n_levels: Number of levels.
-        n_planes: Number of planes.
         bit_layout: Which bits are kept; values are not rounded if None.
         nearest: Round to nearest; truncate if False.
     """

@@ -57,7 +57,6 @@ def parse(
     on the host, too.
 
     Args:
-        memory: The device.
         frames: Contiguous tensors of bytes on the device.
         find: Looks up codebooks that frames name.
         on_host: Of each its bytes on the host, or None; or nothing.
@@ -98,7 +97,6 @@ def _parse_alike(
     tensors with one codebook do; return none if the frames are others, or if something is wrong with one.
 
     Args:
-        frames: The frames.
         heads: Of each its first bytes.
         lengths: Bytes of each tensor.
         find: Looks up codebooks that frames name.

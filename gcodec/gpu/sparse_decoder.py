@@ -75,7 +75,6 @@ def hash_on_device(memory: Memory, tensor: Any, n: int, width: int) -> Any:
     """Start to compute the hash of a base: return uint64[n_parts] on the device, whose sum and ``n`` it is.
 
     Args:
-        memory: The device.
         tensor: A contiguous tensor on the device, the base.
         n: Its values.
         width: Bits of a value, at most 32.
@@ -102,7 +101,6 @@ def read(memory: Memory, frame: Parsed, base: Any) -> SparsePatch | None:
     """Read what a frame changes of its base, and check all of it; waits for the device three times.
 
     Args:
-        memory: The device.
         frame: A frame that refers to a base.
         base: A contiguous tensor on the device, of the frame's type and number of values.
 

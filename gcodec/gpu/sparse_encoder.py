@@ -172,7 +172,6 @@ def _find(own: _Tensor, source: SparseSource, parts: Any, counted: Any, counts: 
     """Start to find what differs; return None if it is too much.
 
     Args:
-        own: The tensor.
         source: The same as kernels take it.
         parts: uint32[16 n_parts] on the device: how many values each part has of each class and, 16 bits up, how many
             of these differ.
@@ -230,7 +229,6 @@ def _place(sizes: np.ndarray, own: _Tensor, first: int) -> _Layout:
 
     Args:
         sizes: int64[n_streams], bytes of each sub-stream.
-        own: The tensor.
         first: Byte at which the first block begins.
     """
     block_log2, stream_log2 = own.sizes

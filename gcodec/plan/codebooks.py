@@ -77,8 +77,6 @@ def from_histograms(
     Args:
         histograms: Unsigned integers[n, 2 + n_levels * window] as ``kernels.sample`` counts them: zero, outside, then
             (level, relative head + center).
-        head_bits: Bits of a head.
-        n_levels: Number of levels.
         center: Bin of relative head 0 in the window.
         exact: True if these are all values that will be coded, and none else will occur; otherwise nearby symbols, zero
             and the escape get codes unseen.
@@ -212,7 +210,6 @@ class FitForm:
     """Holds what making codebooks depends on, beside what was counted: one object for each combination.
 
     Args:
-        dtype: The value type.
         layout: Which bits of its values are kept.
         options: How codebooks are made.
 

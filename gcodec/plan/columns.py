@@ -119,7 +119,6 @@ def fit_columns(values: np.ndarray, tables: Tables, dtype: DType) -> tuple[Colum
 
     Args:
         values: uintW[n_values], the array.
-        tables: Tensors in it.
         dtype: Its type, perhaps with a wide head.
     """
     size = 1 << (tables.max_columns + GROUP - 1).bit_length()
@@ -186,7 +185,6 @@ def _references(
     """Return the column references of chosen tensors.
 
     Args:
-        tables: All tensors.
         chosen: Numbers of those that are chosen.
         tensors: int64[n, 6], how they were sampled.
         heads: int8, the heads of one after another.

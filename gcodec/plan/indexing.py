@@ -165,7 +165,6 @@ def _by_segments(
 
     Args:
         values: uintW[n].
-        dtype: Their type.
         lengths: Lengths of segments to try, rising.
         max_bits: How many bits a value may take.
         has_few: Whether all values are few different ones, which are no groups of scales and offsets.
@@ -211,7 +210,6 @@ def _usual_bits(entries: np.ndarray, counts: np.ndarray, dtype: DType) -> float:
     Args:
         entries: uintW[m], the different values of a sample.
         counts: How often each is met in it.
-        dtype: Their type.
     """
     lowest = int(np.bitwise_or.reduce(entries)) | 1 << dtype.tail_bits - 1
     heads = (entries >> entries.dtype.type(dtype.head_shift)).astype(np.int64) & dtype.head_mask
@@ -282,8 +280,6 @@ def _without_rare(counts: np.ndarray, n: int, value_bits: int) -> tuple[np.ndarr
 
     Args:
         counts: How often each entry is met.
-        n: Number of values.
-        value_bits: Bits of a value.
 
     Returns:
         (int64[n_kept], rising; int64[n_kept + 1], how often each of these is met, and all other values).
@@ -321,7 +317,6 @@ def _ways_by_scales(values: np.ndarray, dtype: DType, lengths: Sequence[int], ma
 
     Args:
         values: uintW[n].
-        dtype: Their type.
         lengths: Lengths of segments to try, rising.
         max_bits: How many bits a value may take.
     """
@@ -424,7 +419,6 @@ def _segment_lengths(shapes: Sequence[Sequence[int]], n: int, share: float) -> l
 
     Args:
         shapes: Those of the tensors that the array holds end to end.
-        n: Number of its values.
         share: Share of these that are not 0.
     """
     n_inner = min((len(shape) for shape in shapes), default=0) - 1  #: dimensions that the parts of all tensors may have
@@ -462,7 +456,6 @@ def _tried(
     Args:
         values: uintW[n].
         segment: Number of values of a segment.
-        factors: The factors.
         starts: int64[n_segments], where the segments begin, as :func:`spread_starts` has them.
         places: int64[n_places], which of their values are looked at.
         max_kinds: Number of factors, with their signs, of which the rarest are left out, which a small sample cannot

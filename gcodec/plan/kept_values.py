@@ -50,7 +50,6 @@ def fill_values(bits: np.ndarray, dtype: DType, known: Iterable[Any] = ()) -> li
 
     Args:
         bits: The array, uintW of any shape.
-        dtype: Its type.
         known: What the caller knows to be fill values; None among them is left out.
 
     Returns:
@@ -73,7 +72,6 @@ def keep_values(bits: np.ndarray, dtype: DType, layout: BitLayout, keep: Any) ->
 
     Args:
         bits: uintW[n], the array.
-        dtype: Its type.
         layout: Of fixed mantissa bits, or lossless.
         keep: The values, numbers; each stands for the value of the type that is nearest.
 
@@ -104,7 +102,6 @@ def _places(bits: np.ndarray, dtype: DType, patterns: np.ndarray, drop: int) -> 
 
     Args:
         bits: uintW[n], the array.
-        dtype: Its type.
         patterns: uintW[k], rising.
         drop: How many bits other values lose.
     """

@@ -76,7 +76,6 @@ def way_of_sums(values: np.ndarray, dtype: DType, lengths: Sequence[int], max_bi
 
     Args:
         values: uintW[n].
-        dtype: Their type.
         lengths: Lengths of segments to try, rising.
         max_bits: How many bits a value may take.
     """
@@ -153,7 +152,6 @@ def _found(segments: np.ndarray, dtype: DType, n_bits: int, known: np.ndarray | 
 
     Args:
         segments: uintW[n_segments, n_places], their values, or some of each.
-        dtype: Their type.
         n_bits: Mantissa bits of scales and offsets.
         known: The only grids that are tried, if given; as in :class:`scale_and_offset.PairSearch`.
     """
@@ -197,8 +195,6 @@ def among_sums(values: np.ndarray, dtype: DType, way: WayOfSums, threads: int) -
 
     Args:
         values: uintW[n].
-        dtype: Their type.
-        way: The way.
         threads: Number of threads.
     """
     segment, types = way.segment, (values.dtype, values.flags.aligned)

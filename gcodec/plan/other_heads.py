@@ -33,7 +33,6 @@ def with_other_heads(
     Args:
         planner: Samples the array.
         first: The candidate with the usual head.
-        dtype: The value type.
         tables: Tensors that may get column references, if there are any.
         smallest: True if any saving is welcome.
         tell: Which bits are worth a try in the head, as :func:`telling_bits` returns it.

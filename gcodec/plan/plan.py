@@ -311,10 +311,7 @@ def candidates(
     """Return the way to code an array that samples promise to be smallest with the usual head, and those with others.
 
     Args:
-        planner: Samples the array.
         form: What planning depends on beside the values.
-        dtype: The value type.
-        columns: Column references for the usual head.
         tables: Tensors that may get some, if there are any.
         tell: Which bits may be worth a place in the head, as :func:`telling_bits` returns it.
     """
@@ -410,8 +407,6 @@ class PlanForm:
     """Holds what planning depends on, beside the values: one object for each combination.
 
     Args:
-        n_values: Number of values.
-        dtype: Their type.
         layout: Which bits of a value are kept.
         options: How codebooks are made, and what else the encoder may use.
         block: Values per block.
@@ -499,7 +494,6 @@ def _fit(
 
     Args:
         counts: uint32[n_blocks, n_bins], a histogram of each block.
-        dtype: The value type.
         sample: What the counts are of.
         references: True if heads are relative to each sub-stream's mean.
         request: The array and how to encode it.
@@ -625,10 +619,8 @@ def _choose(n_codebooks: int, costs: np.ndarray | None, counts: np.ndarray, thre
     """Return the cheapest codebook of every block: int64[n_blocks], -1 where there is none.
 
     Args:
-        n_codebooks: Number of codebooks to choose from.
         costs: uint32[n_codebooks, n_bins], needed where there are several codebooks.
         counts: uint32[n_blocks, n_bins].
-        threads: Threads to choose on.
     """
     choice = np.full(len(counts), 0 if n_codebooks else -1, np.int64)
     if n_codebooks > 1:

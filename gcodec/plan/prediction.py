@@ -94,7 +94,6 @@ class Prediction:
 
         Args:
             values: uintW[n_values], the other array.
-            dtype: Its type.
             rows: Tensors in it. There must be no base.
         """
         tensors = {tensor.start: tensor for tensor in rows}
@@ -148,7 +147,6 @@ class Predictor:
 
     Args:
         values: uintW[n_values], the array.
-        dtype: Its type.
         rows: Tensors in it.
         base: uintW[n_values], an earlier array of this kind, or None.
         block: Values per block.
@@ -258,8 +256,6 @@ def template_of(values: np.ndarray, dtype: DType, tensor: Rows) -> np.ndarray:
 
     Args:
         values: uintW[n_values], the array.
-        dtype: Its type.
-        tensor: The tensor.
     """
     n_columns, n_rows = tensor.n_columns, (tensor.stop - tensor.start) // tensor.n_columns
     max_sampled = max(min(_MAX_MEDIAN, _MEDIAN_VALUES // n_columns), _MIN_MEDIAN)

@@ -41,7 +41,6 @@ def rules_of(dtype: DType, drop: int) -> kernels.LookRules:
     """Return what looking at an array takes that depends on its type and on the bits left out of account alone.
 
     Args:
-        dtype: The type.
         drop: How many low bits are left out.
     """
     tail_bits = dtype.tail_bits

@@ -74,7 +74,6 @@ class Sample:
     sub-stream of zeros one value is counted.
 
     Args:
-        n_rows: Number of blocks that are counted.
         n_bins: Bins of a histogram.
         every: One piece in so many is counted of each block.
         step: One block in so many is counted.
@@ -126,8 +125,6 @@ def on_one_base(sample: Sample, dtype: DType, n_levels: int, base: int = MEDIAN)
 
     Args:
         sample: Counts of heads relative to each block's mean.
-        dtype: The value type.
-        n_levels: Number of levels.
         base: The base, taken as well if all take as much; or MEDIAN, that of the blocks' means.
     """
     used = sample.bases >= 0
@@ -187,7 +184,6 @@ def take_sample(
     """Count the heads of a sample of an array.
 
     Args:
-        source: The array.
         dtype: Its type, which says where the head lies.
         stream_len: Values per sub-stream.
         columns: Column references that are taken off the heads.
@@ -244,7 +240,6 @@ class SampleForm:
 
     Args:
         dtype: As of :func:`take_sample`, like the others.
-        n_levels: Number of levels.
         block: Values per block.
         stream_len: Values per sub-stream.
         extent: How much is counted.
@@ -337,7 +332,6 @@ def stream_lengths(dtype: DType, rows: Sequence[Rows], n_values: int, smallest: 
     Args:
         dtype: Type of the array.
         rows: Tensors in it whose rows are known.
-        n_values: Number of values in it.
         smallest: True to try longer ones as well, of which fewer are decoded side by side.
     """
     lengths = _usual_lengths(dtype.bits, n_values > 1 << STREAM_LOG2, smallest)

@@ -109,7 +109,6 @@ def n_worth(counts: np.ndarray, n: int, entry_bits: int, value_bits: int) -> int
     Args:
         counts: How often each is met, falling; none is 0.
         n: Number of values.
-        entry_bits: Bits of an entry in the dictionary.
         value_bits: Bits of a value that has no entry.
     """
 

@@ -330,7 +330,6 @@ def saves_little(values: np.ndarray, dtype: DType) -> bool:
 
     Args:
         values: uintW[n].
-        dtype: Their type.
     """
     some = values[:: quick_step(len(values))]
     if np.count_nonzero(some) < _MIN_LITTLE * len(some):

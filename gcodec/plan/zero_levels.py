@@ -55,7 +55,6 @@ def choose_levels(some: np.ndarray, n_values: int, dtype: DType, drop: int) -> Z
     Args:
         some: Values of an array that are not zero, in the order of their places: uint64[n], at least one.
         n_values: Number of the array's values.
-        dtype: Their type.
         drop: How many low bits are zero in all values, which are those of level 0.
     """
     n_zeros = dtype.tail_bits - drop
@@ -93,7 +92,6 @@ def _cheapest(
     Args:
         heads: int64[n_heads], rising.
         counts: int64[n_heads, n_zeros], values of each head by their zeros.
-        dtype: The value type.
         drop: How many zeros all values have.
         scale: How many values of the array each stands for; 0 if all have codes, whatever the levels.
     """
@@ -186,7 +184,6 @@ def _escape_bits(heads: np.ndarray, counts: np.ndarray, cuts: list[int], dtype: 
         heads: int64[n_heads], rising.
         counts: int64[n_heads, n_zeros], values of each head by their zeros.
         cuts: The zeros from which on each level but the first has values.
-        dtype: The value type.
         scale: How many values of the array each stands for.
     """
     begins = [0, *cuts]

@@ -80,7 +80,6 @@ def column_chart(title: str, counts: Mapping[int, float], x_label: str, note: st
     Args:
         title: above the chart.
         counts: height of the column at each number, in percent.
-        x_label: what the numbers are.
         note: a line below the title.
     """
     if not counts:

@@ -56,9 +56,6 @@ def decoded_segment(
     """Return the bytes of a segment, decoded on the device where its base lies; the hash is not checked.
 
     Args:
-        archive: the archive.
-        entry: the file in it.
-        number: number of the segment.
         bases: the base's tensors on it, flat tensors of uint8 on the device, end to end.
 
     Raises:
@@ -92,7 +89,6 @@ def _encoded(values: torch.Tensor, base: torch.Tensor, dtype: str) -> Iterator[R
 
     Args:
         values: its bytes on the device.
-        base: those of its base.
         dtype: the codec's type of the values.
     """
     from .. import codec

@@ -17,9 +17,6 @@ from .version_message import HashedTensor, VersionInfo
 class SharedTensors:
     """The tensors among some that share memory with another one.
 
-    Args:
-        tensors: all tensors.
-
     Attributes:
         in_part: those that share only a part of it, or in another order or shape; what is written for one of them
             shows in others as values at other places.

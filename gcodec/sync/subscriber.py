@@ -234,7 +234,6 @@ class Subscriber:
         """Read a version.
 
         Args:
-            data: the message.
             found: what its source says of it, which it must agree with. An anchor that does may go back in number.
 
         Raises:

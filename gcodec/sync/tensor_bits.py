@@ -267,7 +267,6 @@ def _check_no_overlap(name: str, shape: tuple[int, ...], strides: tuple[int, ...
 
     Args:
         name: its name, for the error.
-        shape: its shape.
         strides: steps from one value to the next, in whatever unit.
         width: of a value, in that unit.
     """

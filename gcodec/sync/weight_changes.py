@@ -113,7 +113,6 @@ def host_changes(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[C
     """Return how a part of a tensor changes: nothing, some values, or all.
 
     Args:
-        tensor: the tensor.
         first: its first value in the part.
         bits: the part's new values, unsigned integers of their width.
     """
@@ -163,7 +162,6 @@ def write_all(
     """Write all changes, or none: whatever is raised, and wherever, what was written is undone unless it is to be kept.
 
     Args:
-        changes: what to write.
         check: called when all is written; may raise, or note in one step that the changes are to be kept.
         is_kept: returns whether that is noted; by default they are never kept, where only the check is wanted.
     """

@@ -361,8 +361,6 @@ def _widened(array: Array, work: Any, number: int, scratch: Borrowed) -> Array:
     """Return at most _PIECE values of an array in the working type, exactly.
 
     Args:
-        array: The values.
-        work: The working type.
         number: The array's, of those that are widened together.
         scratch: Where the memory is from, and stays.
     """

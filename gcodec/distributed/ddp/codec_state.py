@@ -203,8 +203,6 @@ class CompressedAllreduce:
         of its step that the lane has, and a broken lane has an error to raise.
 
         Args:
-            lane: the lane.
-            bucket: the bucket.
             reason: why it is not compressed, whatever the bypass says; None if it is.
         """
         bypass, buffer = self._bypass, bucket.buffer()
@@ -257,8 +255,6 @@ class CompressedAllreduce:
         """Return the job that reduces a bucket, compressed or not, and whose value is the average.
 
         Args:
-            lane: the lane.
-            bucket: the bucket.
             counters: takes times and bytes.
             reason: why it is not compressed, whatever the bypass says; None if it is.
         """

@@ -177,12 +177,7 @@ class BypassController:
         return self.way_for(n_bytes) in CODING
 
     def add(self, n_bytes: int, counters: Counters) -> None:
-        """Record that a bucket has been reduced.
-
-        Args:
-            n_bytes: its bytes.
-            counters: its counters.
-        """
+        """Record that a bucket has been reduced."""
         kind = self.kind
         if kind == TIMED or kind in CODING:
             self._seconds.setdefault((n_bytes.bit_length(), kind), []).append(counters.seconds)

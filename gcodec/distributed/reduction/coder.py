@@ -73,7 +73,6 @@ class Coder:
     """Encodes and decodes ranges of a buffer of one type.
 
     Args:
-        dtype: type of the values.
         bit_layout: bits that frames keep.
         level_chooser: chooses levels, where there are any.
         shared: the codebooks that ranks share, or None for frames that carry their own.

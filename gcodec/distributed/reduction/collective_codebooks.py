@@ -49,8 +49,6 @@ class CollectiveCodebooks:
 
         Args:
             kind: what collectives that come again have in common.
-            n_values: values of the collective.
-            dtype: their type.
             mode: how they may be changed.
         """
         number = self._number(kind)

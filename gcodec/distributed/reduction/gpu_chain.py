@@ -26,7 +26,6 @@ class Link:
     """A reduction of a chain.
 
     Args:
-        lane: the lane.
         label: begins the texts of errors.
         started: the reduction, as far as this rank is concerned.
         touched: the tensors that it reads and writes.
@@ -93,9 +92,7 @@ def add_link(lane: Lane, label: str, started: StartedJob, touched: Sequence[torc
     """Return the value of a reduction that all ranks have confirmed, and those before with it; or a ``StartedJob``.
 
     Args:
-        lane: the lane.
         label: begins the texts of errors.
-        started: the reduction.
         touched: as of :func:`may_wait`.
         waits: whether all ranks leave it to be confirmed with those that follow.
     """

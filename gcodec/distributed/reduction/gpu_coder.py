@@ -33,11 +33,7 @@ def devices_of(flat: torch.Tensor) -> list[torch.device]:
 
 
 class SideStream:
-    """A stream for the codec beside training's; on the host, one that does nothing.
-
-    Args:
-        device: the device.
-    """
+    """A stream for the codec beside training's; on the host, one that does nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -117,7 +113,6 @@ class GpuCodebooks:
 
         Args:
             kind: 0 for frames of this rank's own values, 1 for frames of results.
-            codebook: the codebook.
             bits: bits per value that the frames took.
         """
         in_use = self._in_use.get(kind)
@@ -249,7 +244,6 @@ class GpuCoder:
         """Start to decode frames. Waits for those preludes that are not known.
 
         Args:
-            frames: the frames.
             sizes: the number of values that each must have.
 
         Raises:

@@ -113,10 +113,8 @@ class Half:
         """Start to send the frames. Return a function that returns those that come, by rank, on the side stream.
 
         Args:
-            lane: the lane.
             frames: those that this rank has made.
             sizes: the bytes that each rank sends this one.
-            device: of the frames.
             stream: on which they leave.
         """
         nothing = torch.empty(0, dtype=torch.uint8, device=device)
@@ -145,9 +143,7 @@ def exchange_halves(lane: Lane, halves: Sequence[Half], device: torch.device, of
     made last, and once for the other ranks. Called on the lane's thread.
 
     Args:
-        lane: the lane.
         halves: the halves, the same on all ranks.
-        device: of the frames.
         offers: what this rank offers: 0, or LATE_END and LATE_SUMS.
 
     Returns:
@@ -210,8 +206,6 @@ def _read(payload: bytes, n_halves: int, whose: str) -> tuple[int, list[tuple[in
     """Return what a message says: what the sender offers, and size and prelude of a frame of each half.
 
     Args:
-        payload: of the message.
-        n_halves: the number of halves.
         whose: begins the texts of errors.
     """
     at, found = 1, []

@@ -252,8 +252,6 @@ class GpuReduction:
         """Return the values of every rank's frame, by rank: those that they will have, if all is right.
 
         Args:
-            frames: each rank's frame.
-            ranges: the range of each.
             local: the values of this rank's frame, where they are known: it is not decoded then.
 
         Raises:

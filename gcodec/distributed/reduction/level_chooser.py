@@ -70,7 +70,6 @@ class LevelChooser:
     of addresses. The others are copied into the gradient's order, and done one by one.
 
     Args:
-        mode: the mode, with the optimizers.
         gradients: the parameters whose gradients the buffer holds.
         dtype: type of the buffer.
         ranks_share: weight of one rank's gradient in the step, against the result of the all-reduce: 1 for a mean
@@ -214,7 +213,6 @@ def _rule_terms(
     Returns None where no such kernel will do. The last are kept, as all buckets of a step ask for the same.
 
     Args:
-        name: the optimizer's name.
         hyper: the hyperparameters, by name.
         held: the numbers of the state, such as the steps done, by name.
         started: True if there is a momentum buffer.

@@ -56,7 +56,6 @@ class PieceToEncode(NamedTuple):
         """Write a frame, and return its size in bytes.
 
         Args:
-            plan: the plan of the frame.
             out: takes the frame, at its start, uint8.
         """
         return len(encode_values(self.request, plan, out, self.rounded))

@@ -63,7 +63,6 @@ def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> Non
     """Run what all-reduces will run: for seconds, or minutes on a fresh installation.
 
     Args:
-        dtype: type of the values.
         mode: how values may be changed.
         refresh: when shared codebooks are renewed; None if every frame carries its own.
     """
@@ -80,8 +79,6 @@ def precompile_layout(dtype: DType, bit_layout: BitLayout, rules: StepRules | No
     """Run what all-reduces will run whose frames keep some bits of each value.
 
     Args:
-        dtype: type of the values.
-        bit_layout: which bits frames keep.
         rules: what chooses levels; None if nothing does.
         refresh: when shared codebooks are renewed; None if every frame carries its own.
     """
@@ -113,8 +110,6 @@ def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
     """Return rows that are multiples of one another, end to end: uintW[n_rows * n_columns].
 
     Args:
-        dtype: type of the values.
-        n_rows: the number of rows.
         n_columns: values of a row.
     """
     columns, rows = np.random.default_rng(0).uniform(0.5, 0.9, (2, max(n_rows, n_columns))).astype(np.float32)

@@ -193,7 +193,6 @@ class Reduction:
 
         Args:
             exchange: sends and receives messages.
-            due: the piece.
             incoming: the other ranks' contributions to it, by rank.
             total: makes the sum.
             buffers: memory for two contributions, uintW[2, n]. They take turns, as the sum reads the first term until

@@ -61,7 +61,6 @@ class CodebookRefresh:
     """Refreshes shared codebooks, step by step. It runs on the lane's thread.
 
     Args:
-        codebooks: the codebooks.
         stats: counts refreshes, their bytes, and bits per symbol.
 
     Attributes:

@@ -43,7 +43,6 @@ class Schedule:
 
     Args:
         n_values: values of the buffer.
-        rank: this rank.
         size: the number of ranks.
 
     Attributes:

@@ -137,13 +137,7 @@ class SharedCodebooks:
         self._for_frames: dict[bytes, FixedCodebooks | None] = {}  #: by owners, as long as the codebooks hold
 
     def prepare(self, numbers: Sequence[int], head_bits: int, n_levels: int) -> None:
-        """Begin to count for parameters that are new, or whose frames have another form than before.
-
-        Args:
-            numbers: the parameters' numbers.
-            head_bits: bits of a head in their frames.
-            n_levels: levels of their frames.
-        """
+        """Begin to count for parameters that are new, or whose frames have another form than before."""
         for number in numbers:
             layer = self.layers.get(number)
             if layer is None or layer.form != (head_bits, n_levels):
@@ -176,7 +170,6 @@ class SharedCodebooks:
         """Return the codebook that a frame names, or None if there is no such codebook.
 
         Args:
-            codebook_id: its id.
             digest: its hash.
         """
         return self._by_hash.get(digest) if codebook_id >= FIRST_ID else shipped.find(codebook_id, digest)

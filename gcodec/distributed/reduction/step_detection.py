@@ -101,7 +101,6 @@ class GroupBypass:
 
     Args:
         config: the policy.
-        lane: the lane.
         label: begins what is logged.
     """
 
@@ -151,7 +150,6 @@ class GroupBypass:
 
         Args:
             n_bytes: bytes of its tensors.
-            counters: its counters.
         """
         self._bypass.add(n_bytes, counters)
 

@@ -66,7 +66,6 @@ def check_not_expanded(name: str, tensor: torch.Tensor) -> None:
 
     Args:
         name: the argument's name.
-        tensor: the tensor.
 
     Raises:
         InvalidArgument: some of its values share memory, as after ``expand``.

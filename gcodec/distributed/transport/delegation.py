@@ -65,7 +65,6 @@ def inner_method(inner: dist.ProcessGroup, name: str) -> Callable[..., Any]:
     """Return a method of torch's group, by the name that this torch has for it: the newer one, which does not warn.
 
     Args:
-        inner: the group.
         name: a name in ``NAMES``.
     """
     names = _NEWER.get(name), name, NAMES[name]

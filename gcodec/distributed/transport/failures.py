@@ -43,7 +43,6 @@ class FailureRecords:
 
     Args:
         store: the store that the group met through.
-        rank: this rank.
     """
 
     def __init__(self, store: Store, rank: int) -> None:

@@ -47,11 +47,7 @@ class GpuTransport(Protocol):
 
 
 class NcclTransport:
-    """Moves bytes by a process group that takes the device's tensors itself: NCCL's, on CUDA devices.
-
-    Args:
-        group: the process group.
-    """
+    """Moves bytes by a process group that takes the device's tensors itself: NCCL's, on CUDA devices."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -92,7 +88,6 @@ class StagedTransport:
     """Moves bytes by the lane's Gloo group, through pinned memory of the host. Waits for the device and the network.
 
     Args:
-        lane: the lane.
         device: the device of the tensors.
     """
 
@@ -183,10 +178,6 @@ def gpu_transport_of(lane: Lane, device: torch.device) -> GpuTransport:
     """Return the transport of a device's tensors among a lane's ranks, made on the first call.
 
     Called on the lane's thread.
-
-    Args:
-        lane: the lane.
-        device: the device.
     """
     if device not in lane.gpu_transports:
         nccl = has_nccl(lane.parent)
@@ -235,7 +226,6 @@ def nccl_of(group: dist.ProcessGroup, store: Store, timeout: timedelta, name: st
     """Return an NCCL backend for the ranks of a group.
 
     Args:
-        group: the group.
         store: the store that its ranks meet through, for this purpose alone.
         timeout: time after which a silent rank is an error.
         name: the name by which NCCL's messages call it.

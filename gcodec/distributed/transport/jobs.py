@@ -103,7 +103,6 @@ def then(value: Any, end: Callable[[Any], Any]) -> Any:
 
     Args:
         value: what the job's ``run`` returned.
-        end: the function.
     """
     return value.then(end) if isinstance(value, StartedJob) else end(value)
 

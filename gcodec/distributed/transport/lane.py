@@ -381,7 +381,6 @@ def private_group(store: Store, rank: int, size: int, timeout: timedelta) -> dis
 
     Args:
         store: the store that the ranks meet through.
-        rank: this rank.
         size: the number of ranks.
         timeout: time after which a silent peer is an error.
     """
@@ -391,12 +390,7 @@ def private_group(store: Store, rank: int, size: int, timeout: timedelta) -> dis
 
 
 def adopt(group: dist.ProcessGroup, gloo: dist.ProcessGroupGloo) -> None:
-    """Let a group use a Gloo backend for tensors in CPU memory, and for all that has no device.
-
-    Args:
-        group: the group.
-        gloo: the backend.
-    """
+    """Let a group use a Gloo backend for tensors in CPU memory, and for all that has no device."""
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
 

@@ -46,7 +46,6 @@ class MessageExchange:
     """Sends and receives the messages of one job. It runs on the lane's thread.
 
     Args:
-        lane: the lane.
         agreement: hash of what all ranks must have in common.
         counters: takes the bytes, and the seconds of waiting.
         label: begins the texts of errors.
@@ -86,7 +85,6 @@ class MessageExchange:
         """Wait for a message, and return its payload, a view (uint8).
 
         Args:
-            due: the message.
             incoming: what :meth:`post` returned.
             where: names the sender in errors.
 
@@ -112,7 +110,6 @@ class MessageExchange:
         """Send abort messages in place of those that other ranks still expect, and wait for nothing.
 
         Args:
-            unsent: the messages that other ranks expect.
             error: why this rank fails.
             memory: what the network may still read from and write to.
         """

@@ -63,8 +63,6 @@ def exchange(
     """Send a message to each other rank, and return the payloads of theirs, by rank. Called on the lane's thread.
 
     Args:
-        lane: the lane.
-        messages: a message for each other rank.
         expected: the headers of those that come, whose payloads may be of any size, by the rank that sends them.
         label: says in errors what ranks were at.
 
@@ -130,7 +128,6 @@ def confirmed_here(lane: Lane, label: str, work: Callable[[], Result]) -> Result
     the lane's thread, in the same order on all ranks.
 
     Args:
-        lane: the lane.
         label: says in errors what ranks were at.
         work: waits for no other rank.
 
@@ -152,9 +149,6 @@ def confirmed_here(lane: Lane, label: str, work: Callable[[], Result]) -> Result
 
 class _Slots:
     """The memory for the messages of one exchange.
-
-    Args:
-        lane: the lane.
 
     Attributes:
         buffer: the memory, which is the lane's.

@@ -27,7 +27,6 @@ def labeled(label: str, operation: Callable[[], Any]) -> Any:
 
     Args:
         label: names the operation.
-        operation: the operation.
 
     Raises:
         PeerError: with ``label`` ahead of torch's text, which does not say which rank it has waited for. Errors of the
@@ -154,7 +153,6 @@ class Transfers:
             peer: the receiver's rank.
             tag: the number by which sender and receiver know the message.
             buffer: the buffer, uint8, which must stay as it is until :meth:`finish`.
-            size: bytes to send.
         """
         part = buffer[:size]
         self._sends.append((peer, part, self._begin(self.group.send, part, peer, tag)))

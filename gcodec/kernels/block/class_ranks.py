@@ -129,7 +129,6 @@ def find_rank(rank, c, g, scratch):
 
     Args:
         rank: Below the number of members in the window.
-        c: The class.
         g: A group that is not behind the member's.
         scratch: A :class:`sparse_types.SparseScratch`.
 

@@ -180,7 +180,6 @@ def decode_blocks(blocks, begin, end, coding, scratch, out, out_first):
     Args:
         blocks: A :class:`bundles.FrameBlocks`.
         begin: First block.
-        end: End of the blocks.
         coding: A :class:`CodedDecoding`.
         scratch: A :class:`bundles.Scratch`.
         out: uintW, result: value i of the frame goes to ``out[i - out_first]``.

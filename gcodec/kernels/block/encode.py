@@ -148,7 +148,6 @@ def encode_blocks(coding, rounded, begin, end, scratch, out, at):
         rounded: None where nothing is rounded; else uintW[n_values], takes what decoding will return, or uintW[block]
             for one block after another, where nobody asks for that.
         begin: First block.
-        end: End of the blocks.
         scratch: A :class:`bundles.Scratch`.
         out: uint8, with room for the raw size of these blocks, 24 bytes a block and the worst case of one coded block.
         at: Where to write.

@@ -172,7 +172,6 @@ def check_indexed(blocks, begin, end, rules, inner_offsets, inner_sizes):
     Args:
         blocks: A :class:`bundles.FrameBlocks`.
         begin: First block.
-        end: End of the blocks.
         rules: :class:`IndexedRules`.
         inner_offsets: int64[n_blocks], result: where inner blocks begin.
         inner_sizes: int64[n_blocks], result: their bytes.
@@ -288,7 +287,6 @@ def look_up_values(blocks, begin, end, rules, lookup, indices, out, out_first):
     Args:
         blocks: A :class:`bundles.FrameBlocks`.
         begin: First block.
-        end: End of the blocks.
         rules: :class:`IndexedRules`.
         lookup: :class:`Lookup`.
         indices: uint8, those of the first block's values and all that follow.

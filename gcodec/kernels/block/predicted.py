@@ -182,7 +182,6 @@ def merge_digits(data, at, n, stream_len, n_planes, tables, scratch):
         at: Where the planes begin.
         n: Values of the block.
         stream_len: Values per sub-stream.
-        n_planes: Number of planes.
         tables: ``PredictionSources.digit_tables``.
         scratch: A :class:`bundles.Residuals`; ``words`` is the result.
     """
@@ -366,7 +365,6 @@ def decode_predicted_blocks(blocks, begin, end, coding, scratch, out, out_first)
     Args:
         blocks: A :class:`bundles.FrameBlocks`.
         begin: First block.
-        end: End of the blocks.
         coding: A :class:`PredictedDecoding`.
         scratch: A :class:`bundles.Residuals`.
         out: uintW, result: value i of the frame goes to ``out[i - out_first]``.

@@ -200,7 +200,6 @@ def read_sparse_blocks(reading, blocks, begin, end, base, out, out_first):
             the last one if there is ``out``. Each block's part of the base is hashed, which brings it into the cache.
         blocks: A :class:`bundles.FrameBlocks`.
         begin: First block, a sparse one.
-        end: End of the blocks.
         base: uintW[n_values], or None if the codebook has none.
         out: uintW, takes values; or None.
         out_first: The frame's value that ``out`` begins with.

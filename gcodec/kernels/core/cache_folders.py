@@ -37,7 +37,6 @@ def lasting_folders(source: Path, named: str, home: Path | None) -> tuple[Path, 
     ``NUMBA_BOUNDSCHECK``, is kept apart by it.
 
     Args:
-        source: Folder of the kernels' source.
         named: The folder that ``NUMBA_CACHE_DIR`` or numba's file of settings names; empty for none.
         home: The user's folder for caches.
     """

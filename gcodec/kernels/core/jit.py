@@ -76,7 +76,6 @@ class Kernel:
     some four hundred kernels, most processes call twenty.
 
     Args:
-        function: The function.
         options: Those of ``njit``.
         make: Makes the dispatcher.
 

@@ -113,7 +113,6 @@ def rank_members(typingctx: Any, reached: Any, before: Any, c: Any, n_groups: An
     Args:
         reached: uint64[rows * ROW_MASKS], of which row c becomes the members of class c.
         before: uint16[rows * ROW_COUNTS], result in row c: members of class c before each group.
-        c: The class.
         n_groups: Number of groups, a multiple of 8.
 
     Returns:

@@ -301,7 +301,6 @@ def tail_of(bits, width, tail_bits):
 
     Args:
         bits: The value, an unsigned integer of at least ``width`` bits that all is computed in.
-        width: Bits of the value.
         tail_bits: Bits of the tail; the head has the others.
 
     Returns:

@@ -22,7 +22,6 @@ def call(builder: Any, name: str, result: Any, args: list[Any]) -> Any:
 
     Args:
         builder: llvmlite's.
-        name: Name of the function.
         result: LLVM's type of the result.
         args: Arguments, values of LLVM's.
 
@@ -265,7 +264,6 @@ def move(verb: str, source: Vector, mask: Vector, rest: Vector | None = None) ->
 
     Args:
         verb: "compress" or "expand".
-        source: The vector.
         mask: The marked lanes, of the source for compress and of the result for expand.
         rest: What lanes are that none was moved to (.); by default 0.
     """

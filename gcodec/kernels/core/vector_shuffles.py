@@ -38,7 +38,6 @@ def constant_table(builder: Any, name: str, entries: list[int]) -> Any:
     Args:
         builder: llvmlite's.
         name: Name of the table, which no other has.
-        entries: The bytes.
     """
     table = builder.module.globals.get(name)
     if table is None:
@@ -58,7 +57,6 @@ def move_8(builder: Any, verb: str, source: Any, masks: list[Any], target: Any) 
 
     Args:
         builder: llvmlite's.
-        verb: "compress" or "expand".
         source: Address of the bytes.
         masks: A mask of eight bits for each group, as scalars of 64 bits.
         target: Address of the result; up to eight bytes behind it are written, too.

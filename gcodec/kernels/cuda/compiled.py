@@ -27,7 +27,6 @@ def kept_on_disk(name: str, kind: str, target: str, make: Callable[[], bytes]) -
         name: What its file is called, before a digest.
         kind: The file's ending.
         target: All that the code depends on: its source, its compiler and the device.
-        make: Compiles it.
     """
     file = f"{name}-{hashlib.sha256(target.encode()).hexdigest()[:24]}.{kind}"
     # The file is named by a part of the digest only; all of it stands inside.

@@ -75,7 +75,6 @@ class Driver:
         """Return the handle of a kernel, ready to be launched.
 
         Args:
-            module: The handle of its module.
             name: The kernel's name there.
 
         Raises:

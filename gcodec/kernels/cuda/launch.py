@@ -33,7 +33,6 @@ def launch(kernel: NativeKernel, blocks: int, device: int, stream: int, args: tu
     """Run a kernel.
 
     Args:
-        kernel: The kernel.
         blocks: Number of blocks of the grid.
         device: Number of the device.
         stream: Handle of a stream of the device.

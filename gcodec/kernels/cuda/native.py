@@ -108,10 +108,8 @@ def decoder_for(
 
     Args:
         bits: Bits of a value.
-        head_bits: Bits of its head.
         sign_in_head: Whether the head's lowest bit is the sign.
         widths: Bits of the items of each plane.
-        n_levels: Number of levels.
         has_columns: Whether a frame has column references.
     """
     if head_bits != 8 or has_columns or sign_in_head:
@@ -137,7 +135,6 @@ def encoders_for(bits: int, widths: Sequence[int], n_levels: int, lossy: bool, h
     Args:
         bits: Bits of a value, whose head has 8.
         widths: Bits of the items of each plane.
-        n_levels: Number of levels.
         lossy: Whether values are rounded.
         has_references: Whether heads are relative to the mean of their sub-stream; also true without a codebook.
     """

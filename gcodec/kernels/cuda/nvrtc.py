@@ -122,7 +122,6 @@ def architecture_for(library: Any, capability: tuple[int, int]) -> tuple[int, in
     devices that are younger than an NVRTC run what it makes for the first of their kind.
 
     Args:
-        library: NVRTC.
         capability: Compute capability of the device.
     """
     number = ctypes.c_int()

@@ -231,7 +231,6 @@ def append(waiting, n_waiting, at, number, count, out):
         n_waiting: How many they are, below 32.
         at: Byte of ``out`` where they go.
         number: Unsigned, below 2**count.
-        count: Number of bits.
         out: uint8, with 8 bytes of margin.
 
     Returns:

@@ -24,7 +24,6 @@ def fill_tables(k, codebook_ranges, code_lengths, head_bits, level_marks, level_
         k: Number of the codebook.
         codebook_ranges: int64[n_levels, 2], its (first, count) of relative heads.
         code_lengths: uint8[256], 0 for a symbol without a code.
-        head_bits: Bits of a head.
         level_marks: uint8[n_levels + 1], planes of which a value of each level owns an item; the last is zero's.
         level_shifts: uint8[8, n_levels + 1], by plane and level where that item lies in the tail; likewise.
         books: :class:`bundles.Books`, results.
@@ -80,7 +79,6 @@ def fill_encoders(codebook_ranges, code_lengths, head_bits, level_marks, level_s
     Args:
         codebook_ranges: int64[n, n_levels, 2], see :func:`fill_tables`, like the others.
         code_lengths: uint8[n, 256].
-        head_bits: Bits of a head.
         level_marks: uint8[n_levels + 1].
         level_shifts: uint8[8, n_levels + 1].
         following: uint32[MAX_LENGTH + 1], scratch.

@@ -268,7 +268,6 @@ def fill_bin_costs(ranges, lengths, head_bits, window, center, costs):
     Args:
         ranges: int64[n, n_levels, 2] of (first, count).
         lengths: uint8[n, 256].
-        head_bits: Bits of a head.
         window: Bins of a level.
         center: Bin of a level for head 0.
         costs: uint32[n, n_bins], result.
@@ -349,7 +348,6 @@ def expect_bits(counts, costs, choice, tail_bits, every, stream_bits, expected):
         counts: As of :func:`add_costs`, like the others.
         costs: Bits of a bin's symbol.
         choice: Codebooks.
-        tail_bits: Bits of the tail.
         every: One piece in ``every`` was counted.
         stream_bits: What sub-streams take besides, for each value.
         expected: float64[n_blocks], result.

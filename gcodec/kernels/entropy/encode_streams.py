@@ -344,7 +344,6 @@ def encode_streams(values, stream_len, code, following, buffers, out, at):
         following: :class:`NextValues`.
         buffers: :class:`EncodeBuffers`, with the symbols of the block.
         out: uint8, with room for ``n * 24 / 8 + 8`` bytes at ``at``: 12 bits of an escape, and 12 of a head.
-        at: Where to write.
 
     Returns:
         The byte after the last, or -1 where a symbol has no code and the codebook no escape.

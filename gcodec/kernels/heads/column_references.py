@@ -30,7 +30,6 @@ def fill_columns(spans, heads, start, n, out):
             share one.
         heads: int8, references of all spans.
         start: Number of the first value.
-        n: Number of values.
         out: int8[n], result.
 
     Returns:
@@ -81,7 +80,6 @@ def remove_columns(values, n, columns, head_shift, head_mask, infinity, out):
 
     Args:
         values: uintW[n].
-        n: Number of values.
         columns: int8[n], the reference of each value.
         head_shift: Bits below the head.
         head_mask: Lowest bits, as many as the head has.
@@ -126,7 +124,6 @@ def restore_columns(out, n, stream_len, symbols, columns, head_shift, head_mask)
 
     Args:
         out: uintW[n], the values.
-        n: Number of values.
         stream_len: Values per sub-stream.
         symbols: uint8, strided; values whose symbol is 0 are left as they are.
         columns: int8[n], the reference of each value.

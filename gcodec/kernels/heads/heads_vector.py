@@ -132,7 +132,6 @@ def store_heads(values, n, heads, nonzero):
 
     Args:
         values: uint32[n].
-        n: Number of values.
         heads: uint8[n, rounded up to a multiple of 64], result.
         nonzero: uint64[n / 64, rounded up], result, a bit for each value. What lies behind the last value is zero.
     """
@@ -174,7 +173,6 @@ def find_symbols_from_heads(levels, n, stream_len, base, top, ranges, scratch):
 
     Args:
         levels: uint8[n], or None where all are of level 0.
-        n: Number of values.
         stream_len: Values per sub-stream, a multiple of 64.
         base: Head that ``scratch.references`` are relative to.
         top: The highest head of values with a level of their own; those above are of level 0.

@@ -68,8 +68,6 @@ def _subtract_min(min_mean, max_mean, n_streams, references):
 
     Args:
         min_mean: Min mean of the sub-streams that have values other than zero.
-        max_mean: Max mean of these.
-        n_streams: Number of sub-streams.
         references: uint32[n_streams], means; become the differences, 0 where all values are zero.
 
     Returns:
@@ -122,7 +120,6 @@ def find_references_from_heads(heads, nonzero, n, stream_len, references):
     Args:
         heads: uint8, as :func:`heads_vector.store_heads` leaves them.
         nonzero: uint64, likewise.
-        n: Number of values.
         stream_len: Values per sub-stream, a multiple of 64.
         references: uint32[n_streams], result.
 

@@ -37,7 +37,6 @@ def find_small(magnitudes, dtype_code, bits, small, halves):
 
     Args:
         magnitudes: float32[n], those of the segment.
-        dtype_code: The type of the values.
         bits: uint32[N_SMALL], scratch.
         small: float64[n_small], result; infinite where all are 0.
         halves: float64[n_small], result: half a unit in their last places, as the type has it.
@@ -73,7 +72,6 @@ def find_ratios(largest, small, halves, last, dtype_code, ratios, margins, most)
         small: float64[n_small].
         halves: float64[n_small], as :func:`find_small` writes them.
         last: The largest factor that the large magnitude may have, as float64.
-        dtype_code: The type of the values.
         ratios: int32[n_small], result.
         margins: int32[n_small], result.
         most: int32[n_small], result: larger factors than that count as that, so that products stay below 65536.
@@ -153,7 +151,6 @@ def n_contradicting(factor, largest, small, halves, dtype_code):
         largest: uint32, bits of the large magnitude, not 0.
         small: float64[n_small].
         halves: float64[n_small], as :func:`find_small` writes them.
-        dtype_code: The type of the values.
     """
     value, n_lost = np.float64(float_from_bits(largest)), 0
     half = max(power_of(value) * half_unit(dtype_code), least_half_unit(dtype_code))
@@ -181,7 +178,6 @@ def learn(known, n_met, integers, number):
         known: int64[1 + MAX_KNOWN], how many are known, and these.
         n_met: int32[N_FACTORS], in how many segments each was found.
         integers: uint16[MAX_KNOWN], result: one more than each that is known.
-        number: The number.
     """
     # Compacted in place: those that stay move down to place `left`; the number itself is taken out, to be put in again.
     most, left = n_met[number], 0

@@ -311,10 +311,8 @@ def _try_scale(bits, n_on, numbers, steps, scale, between, n_bits, dtype_code):
         n_on: How many of them lie on lines: no more can be met but by chance.
         numbers: float64[n], their integers, of which the least is 0.
         steps: (the largest integer, how many others may be the least).
-        scale: The scale.
         between: (lower bound of the offset, upper one, the least value).
         n_bits: How many mantissa bits an offset may have.
-        dtype_code: The type of the values.
     """
     (last, n_shifts), (low, high, first) = steps, between
     most, best_offset, best_last = I64(0), 0.0, I64(0)
@@ -663,7 +661,6 @@ def find_pairs(values, segment, skipped, n_bits, dtype_code, search, scales, off
         segment: Values of a segment.
         skipped: How many of the first segment's values lie before ``values``.
         n_bits: How many mantissa bits scales and offsets may have.
-        dtype_code: The type of the values.
         search: :class:`PairSearch`, scratch, but for what is known, which later calls may go on with.
         scales: uint32[n_segments], result: bits of scales. Where there is none, it is that of the segment before.
         offsets: uint32[n_segments], result: bits of offsets. Where there is no scale, it is the first value, rounded.
@@ -706,7 +703,6 @@ def match_sums(values, segment, skipped, scales, offsets, dtype_code, matches):
         skipped: How many of the first segment's values lie before ``values``.
         scales: uint32[n_segments], bits of scales.
         offsets: uint32[n_segments], bits of offsets.
-        dtype_code: The type of the values.
         matches: uint16[n], result: 1 plus the integer; NO_MATCH where there is none.
     """
     width = width_of(values)

@@ -86,7 +86,6 @@ def _meet(magnitudes, limit, low, high, last, dtype_code, ends):
         low: The lower bound of the scale, as float64.
         high: The upper bound.
         last: The largest factor.
-        dtype_code: The type of the values.
         ends: int64[4], scratch.
 
     Returns:
@@ -222,7 +221,6 @@ def scales_of_small(columns, n, before, last, dtype_code, lanes, bounds, work):
         n: Number of values of a segment, a multiple of SEGMENTS.
         before: Bits of the scale of the segment before.
         last: The largest integer that a value may be of the scale.
-        dtype_code: The type of the values.
         lanes: uint32[N_ROWS * SEGMENTS]; in SCALE, the result: bits of scales, 0 where it takes :func:`scale_of_small`.
         bounds: float64[N_BOUNDS * SEGMENTS], scratch.
         work: int64[1], to which it is added how many values were held against bounds or a factor.
@@ -359,7 +357,6 @@ def scale_of_largest(magnitudes, largest, factor, last, dtype_code, ends, work):
         largest: The largest, as float64.
         factor: The factor, likewise.
         last: The largest integer that a value may be of the scale.
-        dtype_code: The type of the values.
         ends: int64[4], scratch.
         work: int64[1], to which it is added how many values were held against bounds.
 
@@ -387,7 +384,6 @@ def scale_of_small(magnitudes, n, before, last, dtype_code, ends, work):
         n: Number of values.
         before: Bits of the scale of the segment before.
         last: The largest integer that a value may be of the scale.
-        dtype_code: The type of the values.
         ends: int64[4], scratch.
         work: int64[1], to which it is added how many values were held against bounds or a factor.
 

@@ -143,7 +143,6 @@ if HAS_AVX512:
 
         Args:
             table: uintW[256].
-            n: Number of values.
             planes: uint8[256 * W / 8], result.
         """
         if width_of(table) == 32:
@@ -159,7 +158,6 @@ if HAS_AVX512:
 
         Args:
             factors: float32[256], none of them denormal.
-            n: Number of factors.
             scale_bits: Bits of the scale, a float32 that is not denormal.
             dtype_code: The values' type: that of float32, bfloat16 or float16 in docs/format.md section 2.
             planes: uint8[256 * W / 8], result.
@@ -195,7 +193,6 @@ if HAS_AVX512:
         Args:
             planes: The values by index, taken apart.
             indices: uint8, at least ``n``.
-            n: Number of values.
             out: uintW, as many as there are indices; what is behind the first ``n`` may be overwritten.
         """
         #     indices     0 ... 63 | 64 ... 127 | 128 ... n - 1
@@ -246,7 +243,6 @@ def look_up_all(table, planes, indices, n, out):
         table: uintW[256].
         planes: The same values, by :func:`fill_planes`; of bytes the table itself.
         indices: uint8, at least ``n``.
-        n: Number of values.
         out: uintW, as many as there are indices; the first ``n`` are the result, others may be overwritten.
     """
     for k in range(look_up_groups(planes, indices, n, out), n):

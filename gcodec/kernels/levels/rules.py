@@ -88,7 +88,6 @@ def linear(out, theta, grad, buf, k, thresholds):
     """Choose levels by :func:`terms.linear_terms` (SGD, ASGD).
 
     Args:
-        out: Levels, result.
         theta: Parameter.
         grad: Gradient.
         buf: Momentum buffer, or None.
@@ -105,7 +104,6 @@ def accumulator(out, theta, grad, square, buf, k, thresholds):
     """Choose levels by :func:`terms.accumulator_terms` (AdaGrad, RMSProp).
 
     Args:
-        out: Levels, result.
         theta: Parameter.
         grad: Gradient.
         square: Accumulator of squares.
@@ -123,7 +121,6 @@ def adam(out, theta, grad, mean, square, max_square, k, thresholds):
     """Choose levels by :func:`terms.adam_terms` (Adam, AdamW, NAdam, RAdam).
 
     Args:
-        out: Levels, result.
         theta: Parameter.
         grad: Gradient.
         mean: First moment.
@@ -142,7 +139,6 @@ def delta(out, theta, grad, square, change, k, thresholds):
     """Choose levels by :func:`terms.delta_terms` (Adadelta).
 
     Args:
-        out: Levels, result.
         theta: Parameter.
         grad: Gradient.
         square: Accumulator of squares.
@@ -159,7 +155,6 @@ def peak(out, theta, grad, mean, largest, k, thresholds):
     """Choose levels by :func:`terms.peak_terms` (Adamax).
 
     Args:
-        out: Levels, result.
         theta: Parameter.
         grad: Gradient.
         mean: First moment.

@@ -52,7 +52,6 @@ def _add_class(k, symbol, mark, shift, widths, n_planes, heads, tables):
         mark: Bit p: the class owns an item of plane p.
         shift: uint8[8, 256], by plane and symbol: the tail's bit at which the item begins.
         widths: int64[n_planes], bits of an item.
-        n_planes: Number of planes.
         heads: uint8[256], relative heads by symbol, or None to encode.
         tables: uint8[TABLE_BYTES], result.
 
@@ -92,7 +91,6 @@ def _find_digits(uniform, n_planes, tables):
 
     Args:
         uniform: int64[8], the shift that a plane's items share in all classes, or -1.
-        n_planes: Number of planes.
         tables: ``DIGIT``, ``PART_OF``, ``TAKEN`` and ``LAST`` are results.
     """
     taken, last = 0, -1
@@ -119,7 +117,6 @@ def find_classes(mark_of, shift, heads, widths, uniform, n_planes, tables):
         heads: uint8[256], relative heads by symbol, or None to encode.
         widths: int64[n_planes], bits of an item.
         uniform: int64[8], the shift that all items of a plane share, or -1.
-        n_planes: Number of planes.
         tables: uint8[TABLE_BYTES], result.
 
     Returns:

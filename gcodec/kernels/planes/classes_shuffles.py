@@ -53,7 +53,6 @@ def _split_64(values, i, symbols, j, n_planes, tables, layout, n_items):
         i: Number of the first one.
         symbols: uint8, strided.
         j: Where the symbols of these values begin.
-        n_planes: Number of planes.
         tables: uint8[CLASS_BYTES].
         layout: Scratch, a :class:`layout_types.NarrowPlanes`; ``items`` are added to.
         n_items: int64[8], items of each plane so far, counted on.
@@ -109,7 +108,6 @@ def count_classes(n, stream_len, planes, scratch):
     """Count the items of every plane, and find the classes of all values, before planes are merged.
 
     Args:
-        n: Number of values.
         stream_len: Values per sub-stream.
         planes: See :class:`bundles.Planes`.
         scratch: ``symbols`` are known, and become 0 behind the last up to a multiple of 64; ``chunk`` has the tables;

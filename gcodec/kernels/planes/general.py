@@ -69,7 +69,6 @@ def _merge_plane(data, at, p, stream_len, tables, planes, scratch, n):
         tables: The codebook's :class:`layouts.PlaneTables`.
         planes: See :class:`bundles.Planes`.
         scratch: ``symbols`` are known; ``layout.tails``, uint64, are added to.
-        n: Number of values.
     """
     symbols, tails, mark_of, shift = scratch.symbols, scratch.layout.tails, tables.mark_of, tables.shift[p]
     item_bits, item_mask = U64(planes.widths[p]), U64((1 << planes.widths[p]) - 1)

@@ -97,7 +97,6 @@ def count_items(symbols, n, stream_len, n_planes, mark_of, marks, n_items, n_shu
         symbols: uint8, strided; become 0 behind the last value up to a multiple of 64.
         n: Number of values.
         stream_len: Values per sub-stream.
-        n_planes: Number of planes.
         mark_of: uint8[256], marks by symbol.
         marks: uint8, laid out like ``symbols``, result: the mark of each value; or None: not wanted.
         n_items: int64[8], result.

@@ -166,7 +166,6 @@ def pack_bytes(items, n, width, out, at):
 
     Args:
         items: uint8[n + 64]; the last 64 become 0; what is above an item in its byte is cut off.
-        n: Number of items.
         width: Bits of an item, 1 ... 8.
         out: uint8, result, with 72 bytes of margin.
         at: Byte at which the plane begins.
@@ -197,7 +196,6 @@ def unpack_bytes(data, at, n, width, items):
     Args:
         data: uint8, readable 72 bytes past the plane.
         at: Byte at which the plane begins.
-        n: Number of items.
         width: Bits of an item, 1 ... 8.
         items: uint8[n + 64], result.
     """

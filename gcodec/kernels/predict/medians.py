@@ -130,8 +130,6 @@ def median_row(values, dtype_code, n_rows, every, template, scratch):
 
     Args:
         values: uintW, rows of n_columns.
-        dtype_code: their type.
-        n_rows: rows in the sample.
         every: one row in so many is in it.
         template: float32[n_columns], result; zeros where no row has a direction.
         scratch: a :class:`MedianScratch`.

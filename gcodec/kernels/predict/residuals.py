@@ -92,7 +92,6 @@ def predict(scale, template, start, n, dtype_code, predictions):
         template: float32[n_columns].
         start: the column of the first value.
         n: number of values, which must not go beyond the template's end.
-        dtype_code: the values' type.
         predictions: uint32[n], result: bits of ``scale * template[start + i]`` in that type.
     """
     columns = subarray(template, start, n)
@@ -132,7 +131,6 @@ def residuals(values, start, n, predictions, words):
     Args:
         values: uintW.
         start: the first value.
-        n: number of values.
         predictions: uint32[n].
         words: uint32[n], result.
     """
@@ -176,7 +174,6 @@ def digits(words, n, symbols, at):
 
     Args:
         words: uint32[n], residuals; replaced by what their bytes are cut from.
-        n: number of residuals.
         symbols: uint8, result, from ``at`` on.
         at: the first symbol.
     """

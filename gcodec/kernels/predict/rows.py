@@ -141,7 +141,6 @@ def residuals_of_block(values, base, stream_len, template, column, dtype_code, s
         stream_len: values per sub-stream.
         template: float32[n_columns].
         column: that of the block's first value.
-        dtype_code: the values' type.
         scratch: a :class:`bundles.Residuals`.
 
     Returns:
@@ -235,7 +234,6 @@ def _limit(expected, n_values, start, end):
 
     Args:
         expected: an :class:`ExpectedBits`.
-        n_values: of the array.
         start: first value of a tensor.
         end: behind its last.
     """

@@ -74,7 +74,6 @@ def _over_row(builder: Any, n: Any, lanes: int, step: Callable[[Any, Any], None]
     Args:
         builder: llvmlite's.
         n: Number of values, at least ``lanes``.
-        lanes: Values of a group.
         step: Emits the step: ``step(place, n_done)``, the first ``n_done`` of whose lanes have been done; None: none
             has.
     """

@@ -77,7 +77,6 @@ def _assign(histograms, n_clusters, cost, choice):
 
     Args:
         histograms: uint32[n_blocks, n_bins].
-        n_clusters: Number of clusters.
         cost: uint32[n_clusters or more, n_bins], of each cluster as :func:`_cost_table` leaves it.
         choice: int64[n_blocks], result.
 

@@ -136,7 +136,6 @@ def sum_columns(values, sample, head_shift, head_mask, scratch):
 
     Args:
         values: uintW, the tensor, row by row.
-        sample: Which rows and columns.
         head_shift: Bits below the head.
         head_mask: Lowest bits, as many as the head has.
         scratch: See :class:`ColumnScratch`; ``sums``, and ``numbers``, how many values were added up, are results.
@@ -177,7 +176,6 @@ def _gain(by_references, squares, number, share, n_heads):
         squares: That sum, of how far heads are from their row's mean.
         number: How many heads were counted, 1 at least.
         share: The share of the values that is sampled.
-        n_heads: Number of references.
     """
     # To code a number that is distributed normally takes log2 of its standard deviation, but for a constant: so it is
     # half of the logarithm by which the variance falls.

@@ -71,7 +71,6 @@ def find_bins(values, levels, n_levels, origin, spec, bins):
     Args:
         values: uintW[n].
         levels: uint8[n], or None (all of level 0). They may be beyond ``n_levels``: nobody has checked them before.
-        n_levels: Number of levels that the histogram has bins for.
         origin: The head that is relative head 0.
         spec: See :class:`bundles.SampleSpec`.
         bins: uint16[n], result.
@@ -280,8 +279,6 @@ def place_of_piece(number, b, first, end, every, piece):
     """Return where piece ``number`` of the sample of a block begins; at ``end`` or later if there is none.
 
     Args:
-        number: Number of the piece.
-        b: Number of the block.
         first: Number of the block's first value.
         end: Number of the value behind its last.
         every: One piece in so many is sampled.

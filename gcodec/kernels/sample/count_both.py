@@ -47,7 +47,6 @@ def _count_block(values, b, end, narrow, wide, scratch, streams, blocks):
         b: Number of the block.
         end: Number of the value behind its last.
         narrow: See :class:`bundles.SampleSpec`, of the usual head.
-        wide: Of the wide one.
         scratch: See :class:`bundles.SampleScratch`.
         streams: uint32[n_bins] twice, results for both heads, added to.
         blocks: uint32[PART] twice, results: heads as they are.
@@ -110,7 +109,6 @@ def count_both_heads(values, narrow, wide, scratch, in_narrow, in_wide):
         wide: Of the wide one; else the same.
         scratch: See :class:`bundles.SampleScratch`.
         in_narrow: :class:`count.SampleCounts` of the usual head, results.
-        in_wide: Of the wide one.
     """
     n_rows, n_bins = in_narrow.by_block.shape
     for counts in (in_narrow, in_wide):
