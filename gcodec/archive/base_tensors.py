@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -15,7 +14,7 @@ from ..dtypes import DTYPES
 from ..errors import Unsupported
 from ..files.elements import width
 from ..files.file_plan import FilePlan, TensorView
-from ..files.source import Bytes, join
+from ..files.source import Bytes, join, pieces_between
 from .entries import FileEntry
 from .type_casts import BASE_CASTS, TypeCast
 
@@ -131,8 +130,7 @@ class Base:
         starts = [0, *accumulate(segment.bytes for segment in segments)]
 
         def read_file(start: int, stop: int) -> Bytes:
-            numbers = range(bisect_right(starts, start) - 1, bisect_left(starts, stop))
-            return join(read(n, max(start - starts[n], 0), min(stop, starts[n + 1]) - starts[n]) for n in numbers)
+            return join(read(*piece) for piece in pieces_between(starts, start, stop))
 
         return cls(name, entry.tensors, segments, read, size=entry.size, read_file=read_file)
 
@@ -218,12 +216,7 @@ class Base:
         starts = [0, *accumulate(sizes)]
 
         def read(_: int, start: int, stop: int) -> Bytes:
-            numbers = range(max(bisect_right(starts, start) - 1, 0), min(bisect_left(starts, stop), len(parts)))
-            return join(
-                parts[n].read(max(start - starts[n], 0), min(stop, starts[n + 1]) - starts[n])
-                for n in numbers
-                if start < starts[n + 1]
-            )
+            return join(parts[n].read(begin, end) for n, begin, end in pieces_between(starts, start, stop))
 
         return BaseBytes(self.name, parts[0].segment, 0, None, read, self.is_held)
 

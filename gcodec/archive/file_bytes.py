@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from ..errors import InsufficientData
-from ..files.source import Bytes, SourceFile, join
+from ..files.source import Bytes, SourceFile, check_range, join, pieces_between
 from .entries import FileEntry
 from .reader import ArchiveReader
 
@@ -69,21 +67,10 @@ class FileBytes:
             GcodecError: the archive is damaged, or its base missing or another.
         """
         self._check_open()
-        if not 0 <= start <= stop <= self.size:
-            raise InsufficientData(
-                f"{self._entry.path}: bytes {start} to {stop} were asked for, but there are {self.size}"
-            )
-        parts = []
-        number = max(bisect_right(self._starts, start) - 1, 0)
-        while start < stop:
-            end = min(self._starts[number + 1], stop)
-            parts.append(self._part(self._stretches[number], start, end))
-            start, number = end, number + 1
-        return join(parts)
+        check_range(start, stop, self.size, self._entry.path)
+        return join(self._part(self._stretches[n], *part) for n, *part in pieces_between(self._starts, start, stop))
 
     def _part(self, stretch: _Stretch, start: int, stop: int) -> Bytes:
-        """Return bytes of a stretch, between two places in the file."""
-        start, stop = start - stretch.start, stop - stretch.start
         if stretch.segment is None:
             return self._verbatim[stretch.offset + start : stretch.offset + stop]
         return self._archive.segment_range(self._entry, stretch.segment, start, stop)

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import Corruption, InsufficientData, LimitExceeded, Unsupported
+from ..errors import Corruption, LimitExceeded, Unsupported
 from ..files.elements import width
 from ..files.file_plan import FilePlan, TensorView
 from ..files.safetensors import plan_described
-from ..files.source import Bytes, naming
+from ..files.source import Bytes, check_range, join, naming, pieces_between
 from ..tensors import is_torch
 from .arrays import as_bytes, default_kind, is_at_hand
 from .devices import Placement
@@ -75,17 +75,8 @@ class TensorSource:
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
-        if not 0 <= start <= stop <= self.size:
-            raise InsufficientData(f"bytes {start} to {stop} were asked for, but there are {self.size}")
-        number, parts = bisect_right(self._starts, start) - 1, []
-        while start < stop:
-            first, end = self._starts[number], min(self._starts[number + 1], stop)
-            if start < end:
-                parts.append(self._piece(number)[start - first : end - first])
-            start, number = max(start, end), number + 1
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+        check_range(start, stop, self.size)
+        return join(self._piece(n)[begin:end] for n, begin, end in pieces_between(self._starts, start, stop))
 
     def is_at_hand(self, start: int) -> bool:
         """Return True if the tensor that byte ``start`` is of need not be copied to be read."""

@@ -9,7 +9,7 @@ import re
 import stat
 import tempfile
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
@@ -88,8 +88,7 @@ class FileSource:
     def read(self, start: int, stop: int, take: Callable[[int], Bytes] = new_bytes) -> Bytes:
         """Return a copy of bytes ``start`` to ``stop``, in memory that ``take`` gives; raises InsufficientData outside,
         or if the file has become shorter."""
-        if not 0 <= start <= stop <= self.size:
-            raise InsufficientData(f"{self.name}: bytes {start} to {stop} were asked for, but there are {self.size}")
+        check_range(start, stop, self.size, self.name)
         buffer, at = take(stop - start), start
         while at < stop:
             try:
@@ -140,6 +139,27 @@ def join(parts: Iterable[Bytes]) -> Bytes:
     return np.concatenate(pieces) if pieces else np.empty(0, np.uint8)
 
 
+def check_range(start: int, stop: int, size: int, name: str = "") -> None:
+    """Raise InsufficientData unless bytes ``start`` to ``stop`` are among ``size``; ``name``: of what has them."""
+    if not 0 <= start <= stop <= size:
+        where = f"{name}: " if name else ""
+        raise InsufficientData(f"{where}bytes {start} to {stop} were asked for, but there are {size}")
+
+
+def pieces_between(starts: Sequence[int], start: int, stop: int) -> list[tuple[int, int, int]]:
+    """Return the number of each piece that holds bytes ``start`` to ``stop``, and which of its bytes these are.
+
+    Args:
+        starts: where pieces that lie end to end begin, and where the last one ends; those of no bytes are left out.
+    """
+    first = bisect_right(starts, start) - 1
+    if start < stop <= starts[first + 1]:  # most
+        return [(first, start - starts[first], stop - starts[first])]
+    numbers = range(first, bisect_left(starts, stop))
+    between = [(n, max(start - starts[n], 0), min(stop, starts[n + 1]) - starts[n]) for n in numbers]
+    return [piece for piece in between if piece[1] < piece[2]]
+
+
 class ArraySource:
     """A source of one-dimensional uint8 arrays, end to end. A read across two of them is a copy."""
 
@@ -151,17 +171,11 @@ class ArraySource:
     def read(self, start: int, stop: int, take: Callable[[int], Bytes] = new_bytes) -> Bytes:
         """Return bytes ``start`` to ``stop``, a view where they are in one piece, else a copy in memory that ``take``
         gives; raises InsufficientData outside."""
-        if not 0 <= start <= stop <= self.size:
-            raise InsufficientData(f"bytes {start} to {stop} were asked for, but there are {self.size}")
-        first, size = bisect_right(self._starts, start) - 1, stop - start
-        parts = []
-        while start < stop:
-            base = self._starts[first]
-            parts.append(self._pieces[first][start - base : stop - base])
-            start, first = start + parts[-1].size, first + 1
+        check_range(start, stop, self.size)
+        parts = [self._pieces[number][begin:end] for number, begin, end in pieces_between(self._starts, start, stop)]
         if len(parts) == 1:
             return parts[0]
-        return np.concatenate(parts, out=take(size)) if parts else np.empty(0, np.uint8)
+        return np.concatenate(parts, out=take(stop - start)) if parts else np.empty(0, np.uint8)
 
     def is_at_hand(self, start: int) -> bool:
         """Return True, as of :meth:`FileSource.is_at_hand`."""
@@ -177,8 +191,7 @@ class SubSource:
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return bytes ``start`` to ``stop``, a view where they are in one piece; raises InsufficientData outside."""
-        if not 0 <= start <= stop <= self.size:
-            raise InsufficientData(f"bytes {start} to {stop} were asked for, but there are {self.size}")
+        check_range(start, stop, self.size)
         return self._source.read(self._start + start, self._start + stop)
 
 
@@ -248,8 +261,7 @@ class SourceFile(io.RawIOBase):
         return data
 
     def check_was_read(self, error: BaseException) -> None:
-        """Raise again what reading has raised, if it has: the error that the library makes of it is none of the bytes.
-        """
+        """Raise again what reading has raised, if it has: the error that the library makes of it is none of the bytes."""
         if self._source.error is not None:
             raise self._source.error
         if isinstance(error.__context__, OSError) and error.__context__.errno is not None:
