@@ -176,7 +176,7 @@ def load(
     known, names = KnownClasses(classes), listed_names(names)
 
     def loaded(opened: ArchiveReader | PlainFile, entry: FileEntry) -> Any:
-        wanted = Wanted(placement_of(device, where), like, names, known, max_output_bytes)
+        wanted = Wanted(placement_of(device, where), like, names, known)
         if not lazy:
             return load_state(opened, entry, wanted)
         if not isinstance(file, str | os.PathLike):

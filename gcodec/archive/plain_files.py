@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import PurePath
 from typing import Any, BinaryIO, cast
 
-from ..errors import InvalidArgument, LimitExceeded, Unsupported, check_output_limit, what_it_is
+from ..errors import InvalidArgument, Unsupported, what_it_is
 from ..files import ARCHIVE_MAGIC, NOT_ZIP, FilePlan, plan_file
 from ..files.elements import width
 from ..files.file_plan import TensorView
@@ -22,14 +22,15 @@ from ..files.zips import Zip
 from .arrays import as_array, default_kind
 from .entries import Blob, FileEntry, SegmentEntry
 from .file_state import FilePlace
-from .layout import FREE_INDEX, HEAD_BYTES
+from .layout import HEAD_BYTES
+from .output_limit import LimitedOutput
 from .torch_files import load_torch
 
 #: First bytes of the files of torch.save before version 1.6, and of any pickle: opcode PROTO and a version.
 PICKLES = tuple(b"\x80" + bytes([version]) for version in range(2, 6))
 
 
-class PlainFile:
+class PlainFile(LimitedOutput):
     """A tensor file that is open, as the only file of an archive would be.
 
     Args:
@@ -48,8 +49,8 @@ class PlainFile:
     """
 
     def __init__(self, source: FileSource, name: str, max_output_bytes: int | None) -> None:
-        check_output_limit(max_output_bytes)
-        self._source, self.name, self._limit = source, name, max_output_bytes
+        super().__init__(name, max_output_bytes)
+        self._source, self._max_unpacked_bytes = source, max_output_bytes
         self._plan: FilePlan | None = None
         self._place = FilePlace(name, source)
         head = source.read(0, min(HEAD_BYTES, source.size)).tobytes()
@@ -67,7 +68,7 @@ class PlainFile:
         Raises:
             GcodecError: it is malformed.
         """
-        with closing(plan_file(self.name, self._source, max_unpacked_bytes=self._limit)) as plan:
+        with closing(plan_file(self.name, self._source, max_unpacked_bytes=self._max_unpacked_bytes)) as plan:
             self._plan = plan
             segments = tuple(SegmentEntry(segment.stop - segment.start, "", ()) for segment in plan.segments)
             yield FileEntry(
@@ -119,19 +120,6 @@ class PlainFile:
         self.check_size(tensor.n_bytes, f"{entry.path}:{tensor.name}")
         return as_array(tensor, data, like or default_kind(entry))
 
-    def check_beside(self, size: int, what: str) -> None:
-        """Raises LimitExceeded as :meth:`gcodec.archive.ArchiveReader.check_beside` does."""
-        if self._limit is not None and size > FREE_INDEX + self._limit:
-            raise LimitExceeded(
-                f"{self.name}: {what} takes {size} bytes, above the limit of {FREE_INDEX} + {self._limit}"
-            )
-
-    def check_size(self, size: int, what: str) -> None:
-        """Raises LimitExceeded if so many bytes, of what is named so in errors, are above the limit."""
-        if self._limit is not None and size > self._limit:
-            where = self.name if what == PurePath(self.name).name else f"{self.name}: {what}"
-            raise LimitExceeded(f"{where}: {size} bytes are above the limit of {self._limit} bytes")
-
     def load_torch(self, file: object, map_location: Any, mmap: bool) -> Any:
         """Return what ``torch.load(weights_only=True)`` makes of a file of ``torch.save``.
 
@@ -142,7 +130,7 @@ class PlainFile:
         Raises:
             GcodecError: torch does not read it, or is not installed.
         """
-        self.check_size(self._source.size, PurePath(self.name).name)
+        self.check_size(self._source.size)
         if mmap and (not isinstance(file, str | os.PathLike) or is_url(file)):
             raise InvalidArgument(f"{self.name}: only a file at a path can be mapped: leave out mmap")
         read = SourceFile(self._source)

@@ -17,9 +17,7 @@ from ..errors import (
     Corruption,
     GcodecError,
     InvalidArgument,
-    LimitExceeded,
     Unsupported,
-    check_output_limit,
     did_you_mean,
 )
 from ..files.elements import width
@@ -34,6 +32,7 @@ from .entries import Blob, Chunk, FileEntry, SegmentEntry
 from .file_state import FilePlace, FileState
 from .index import read_index
 from .layout import FREE_INDEX, TEXT_PER_BYTE, ZSTD, check_json, padding
+from .output_limit import LimitedOutput
 from .part_memory import PartMemory, RecentBytes, Rooms, room_for, room_or
 from .type_casts import CASTS
 
@@ -121,7 +120,7 @@ class StoredChunk(NamedTuple):
     where: str
 
 
-class ArchiveReader:
+class ArchiveReader(LimitedOutput):
     """An archive opened for reading; nothing but its index is read until it is asked for.
 
     Args:
@@ -148,19 +147,19 @@ class ArchiveReader:
         max_output_bytes: int | None = None,
         base: BaseFinder | None = None,
     ) -> None:
-        limit = check_output_limit(max_output_bytes)
+        name = source if isinstance(source, str | os.PathLike) else getattr(source, "name", None)
+        # That of a descriptor is a number.
+        super().__init__(str(name) if isinstance(name, str | os.PathLike) else "archive", max_output_bytes)
         self._owned = None if _is_source(source) else open_source(source)  # type: ignore[arg-type]
         self._source: ByteSource = self._owned or source  # type: ignore[assignment]
-        name = source if isinstance(source, str | os.PathLike) else getattr(source, "name", None)
-        given = str(name) if isinstance(name, str | os.PathLike) else None  # that of a descriptor is a number
-        self.name = given or "archive"
+        given = self.name if isinstance(name, str | os.PathLike) else None
         if self._owned is not None:
             check_not_at_end(source, self.name)
         descriptor: int | None = getattr(self._source, "descriptor", None)
         self._place, self._state = FilePlace(given, self._source), None
         if descriptor is not None:
             self._state = descriptor, FileState.of(descriptor)
-        self._threads, self._limit, self._bases = available_threads(threads), limit, base
+        self._threads, self._bases = available_threads(threads), base
         self._pool, self._memory = WorkPool(self._threads), PartMemory(2 * self._threads + 4)
         # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.
         self._last_base: _KnownBase | None = None
@@ -169,7 +168,7 @@ class ArchiveReader:
         try:
             # Header, trailer and index lie apart; what follows the first and precedes the others may never be read.
             with self._owned.without_read_ahead() if self._owned else nullcontext():
-                self.files = self._entries = read_index(self._source, limit, given)
+                self.files = self._entries = read_index(self._source, self.output_limit, given)
         except GcodecError as error:
             self.close()
             raise type(error)(f"{self.name}: {error}") from error
@@ -384,7 +383,7 @@ class ArchiveReader:
 
     def check_limit(self) -> None:
         """Raises LimitExceeded if all files together are above the limit."""
-        self.check_size(sum(entry.size for entry in self.files), self.name)
+        self.check_size(sum(entry.size for entry in self.files))
 
     @property
     def descriptor(self) -> int | None:
@@ -549,20 +548,6 @@ class ArchiveReader:
         for item in _chunks_to_read([blob]):
             digest.update(self._unpacked(item).data)
         self._check_hash(digest.hexdigest(), blob)
-
-    def check_beside(self, size: int, what: str) -> None:
-        """Raises LimitExceeded if what is made beside the tensors, so named in errors, takes more than the text of an
-        index may."""
-        if self._limit is not None and size > FREE_INDEX + self._limit:
-            raise LimitExceeded(
-                f"{self.name}: {what} takes {size} bytes, above the limit of {FREE_INDEX} + {self._limit}"
-            )
-
-    def check_size(self, size: int, what: str) -> None:
-        """Raises LimitExceeded if so many bytes, of what is named so in errors, are above the limit."""
-        if self._limit is not None and size > self._limit:
-            where = self.name if what == self.name else f"{self.name}: {what}"
-            raise LimitExceeded(f"{where}: {size} bytes are above the limit of {self._limit} bytes")
 
 
 def _chunks_to_read(

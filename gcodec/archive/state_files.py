@@ -180,7 +180,6 @@ class Wanted(NamedTuple):
         like: ``"numpy"`` or ``"torch"`` for all tensors; None for what was saved.
         names: names and patterns of parts; None for all.
         known: the classes of one's own.
-        max_output_bytes: refuse larger states; copies that rebuilding makes of arrays in big-endian order count, too.
         held: keeps the file open, for tensors that are read when they are first used; None: all are read at once.
     """
 
@@ -188,7 +187,6 @@ class Wanted(NamedTuple):
     like: str | None = None
     names: Iterable[str] | str | None = None
     known: KnownClasses | None = None
-    max_output_bytes: int | None = None
     held: HeldFile | None = None
 
 
@@ -203,10 +201,10 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
     Raises:
         GcodecError: damage, a base that is missing or another, or a file without tensors.
     """
-    limit, views = wanted.max_output_bytes, {view.name: view for view in entry.tensors}
+    limit, views = archive.output_limit, {view.name: view for view in entry.tensors}
     is_torch_file = entry.format == "torch" and wanted.like is None
     if wanted.names is None or is_torch_file:
-        _check_limit(archive, entry.size, limit)
+        archive.check_size(entry.size)
     segments = _Segments(archive, entry, keeps_shared=wanted.held is not None)
 
     def read(name: str, kind: str) -> Any:
@@ -224,8 +222,8 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
             tensors = {next(iter(leaf.values())) for _, leaf in leaves_of(parsed._replace(state=node))}
             numbers = {views[name].segment for name in tensors if name in views}
             size = sum(entry.segments[number].bytes for number in numbers)
-            _check_limit(archive, size, limit)
-        most = None if limit is None else limit - size
+            archive.check_size(size)
+        most = None if limit is None else limit - size  # for copies of arrays in big-endian order
         if wanted.held is not None:
             lazily = _lazily(archive, wanted.held, parsed._replace(state=node))
             return Rebuilder(parsed, read, most, wanted.known, lazily).value(node, 0)
@@ -313,11 +311,6 @@ def _lazily(archive: ArchiveReader | PlainFile, held: HeldFile, parsed: ParsedSt
 
     counts = Counter(next(iter(leaf.values())) for _, leaf in leaves_of(parsed))
     return Lazily(once, frozenset(name for name, n in counts.items() if n > 1), held.places)
-
-
-def _check_limit(archive: ArchiveReader | PlainFile, size: int, limit: int | None) -> None:
-    if limit is not None and size > limit:
-        raise LimitExceeded(f"{archive.name}: {size} bytes are above the limit of {limit} bytes")
 
 
 def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:

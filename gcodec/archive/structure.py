@@ -165,7 +165,7 @@ def flatten(state: Any) -> FlatState:
     return FlatState(flattener.leaves, text, frozenset(flattener.in_views))
 
 
-def rebuild(text: bytes, read: Read, max_copied_bytes: int | None = None, known: KnownClasses | None = None) -> Any:
+def rebuild(text: bytes, read: Read, max_copied_bytes: float | None = None, known: KnownClasses | None = None) -> Any:
     """Return the state of a structure.
 
     Args:
@@ -515,7 +515,7 @@ class Rebuilder:
         self,
         parsed: ParsedStructure,
         read: Read,
-        max_copied_bytes: int | None = None,
+        max_copied_bytes: float | None = None,
         known: KnownClasses | None = None,
         lazily: Lazily | None = None,
     ) -> None:

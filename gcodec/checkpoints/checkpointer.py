@@ -174,7 +174,7 @@ class Checkpointer:
                 with ExitStack() as stack:
                     opened = stack.enter_context(self._folder.opened(number, max_output_bytes=max_output_bytes))
                     held = HeldFile(opened.archive) if lazy else None
-                    wanted = Wanted(place, like, names, known, max_output_bytes, held)
+                    wanted = Wanted(place, like, names, known, held)
                     state = load_state(opened.archive, opened.entry, wanted)
                     if held is not None:
                         held.keep(stack.pop_all())

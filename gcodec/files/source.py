@@ -261,7 +261,7 @@ class SourceFile(io.RawIOBase):
         return data
 
     def check_was_read(self, error: BaseException) -> None:
-        """Raise again what reading has raised, if it has: the error that the library makes of it is none of the bytes."""
+        """Raise again what reading has raised, if anything, in place of the error that the library has made of it."""
         if self._source.error is not None:
             raise self._source.error
         if isinstance(error.__context__, OSError) and error.__context__.errno is not None:
