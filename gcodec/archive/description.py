@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import GcodecError
 from ..files.elements import width
 from ..files.file_plan import TensorView
-from .entries import FileEntry, SegmentEntry, name_of_cast, name_of_copied, name_of_copied_file, name_of_version
+from .entries import FileEntry, SegmentEntry, name_of_copied_file, name_of_segment
 from .layout import CODECS, FRAME, padding
 from .reader import ArchiveReader
 
 _BOOKS = "codebooks", "change_codebooks", "dictionaries"  #: in ``FrameInfo``: those of coded, sparse and indexed blocks
 
 
-def copied_summary(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
-    """Return, under ``same``, what has all the bytes of a file that holds no tensors; nothing if it has its own."""
-    copied = name_of_copied_file(archive.files, entry)
-    return {} if copied is None else {"same": copied}
-
-
-def found_summary(entry: FileEntry) -> dict[str, Any]:
-    """Return, under ``found``, how many bytes of values of each type were found in a file of an unknown kind; nothing
-    for other files, and if none were."""
+def file_summary(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
+    """Return what a file's row in a list has only where there is something to be said: ``base`` and ``version_of``,
+    what it is stored against; ``same``, what has all its bytes; ``found``, bytes of values by type, found in a file of
+    an unknown kind."""
     found = Counter[str]()
     for segment in () if entry.tensors else entry.segments:
         if segment.dtype is not None:
             found[segment.dtype] += segment.bytes
-    return {"found": dict(found)} if found else {}
+    owners = [entry.segments[tensor.segment] for tensor in entry.tensors]
+    earlier = {segment.version_of[0] for segment in entry.segments if segment.version_of is not None}
+    versions = {
+        "files": [archive.path_of(number) for number in sorted(earlier)],
+        "tensors": sum(segment.version_of is not None for segment in owners),
+    }
+    summary = {
+        "base": {"name": entry.base, "tensors": sum(s.base is not None for s in owners)} if entry.needs_base else None,
+        "version_of": versions if earlier else None,
+        "same": name_of_copied_file(archive.files, entry),
+        "found": dict(found) or None,
+    }
+    return {key: value for key, value in summary.items() if value is not None}
+
+
+def origins(files: Sequence[FileEntry], entry: FileEntry, number: int) -> dict[str, Any]:
+    """Return what a segment of a file has the bytes of, or is coded against; an empty dictionary for nothing."""
+    segment = entry.segments[number]
+    places = {"cast": segment.cast, "version_of": segment.version_of, "same": segment.same}
+    names = {key: name_of_segment(files, entry, place) for key, place in places.items()}
+    return {key: name for key, name in {"base": segment.base, **names}.items() if name}
 
 
 def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
@@ -48,10 +63,7 @@ def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
         "verbatim_bytes": entry.verbatim.bytes,
         "verbatim_stored_bytes": entry.verbatim.stored,
         "metadata": archive.metadata(entry),
-        **base_summary(entry),
-        **version_summary(archive, entry),
-        **copied_summary(archive, entry),
-        **found_summary(entry),
+        **file_summary(archive, entry),
         "segments": segments,
         "tensors": [_tensor(entry, tensor, segments[tensor.segment]) for tensor in entry.tensors],
     }
@@ -81,10 +93,7 @@ def _segment(archive: ArchiveReader, entry: FileEntry, number: int, name: str) -
         "kinds": kinds,
         "codebooks": sum(len(frame[key]) for frame in frames for key in _BOOKS),
         "hash": segment.hash,
-        **({"base": segment.base} if segment.base else {}),
-        **({"cast": name_of_cast(archive.files, entry, number)} if segment.cast is not None else {}),
-        **({"version_of": name_of_version(archive.files, entry, number)} if segment.version_of is not None else {}),
-        **({"same": name_of_copied(archive.files, entry, number)} if segment.same is not None else {}),
+        **origins(archive.files, entry, number),
         "chunks": chunks,
     }
 
@@ -118,23 +127,6 @@ def _tensor(entry: FileEntry, tensor: TensorView, segment: dict[str, Any]) -> di
     if tensor.segment in entry.groups:
         return row | {"group": segment["name"], "stored_bytes": entry.share(tensor)}
     return row | ({} if segment["name"] == tensor.name else {"shares": segment["name"]})
-
-
-def base_summary(entry: FileEntry) -> dict[str, Any]:
-    """Return what a file needs of its base; an empty dictionary if it needs none."""
-    if not entry.needs_base:
-        return {}
-    needing = sum(entry.segments[tensor.segment].base is not None for tensor in entry.tensors)
-    return {"base": {"name": entry.base, "tensors": needing}}
-
-
-def version_summary(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
-    """Return which earlier files of the archive a file is stored against; an empty dictionary if it needs none."""
-    earlier = [segment.version_of[0] for segment in entry.segments if segment.version_of is not None]
-    if not earlier:
-        return {}
-    needing = sum(entry.segments[tensor.segment].version_of is not None for tensor in entry.tensors)
-    return {"version_of": {"files": [archive.path_of(number) for number in sorted(set(earlier))], "tensors": needing}}
 
 
 def tensor_bytes(tensor: TensorView) -> int | None:

@@ -190,32 +190,13 @@ class FileEntry:
         return f"{first} ... {last}" if number in self.groups else first
 
 
-def name_of_copied(files: Sequence[FileEntry], entry: FileEntry, number: int) -> str | None:
-    """Return the name in messages of the segment whose bytes a segment of a file has, after its file's if that is
-    another; None if it has its own."""
-    same = entry.segments[number].same
-    if same is None:
+def name_of_segment(files: Sequence[FileEntry], entry: FileEntry, place: tuple[int, int] | None) -> str | None:
+    """Return the name in messages of the segment that another, of the file ``entry``, has the bytes of or is coded
+    against: after its file's name if that is another file; None for None."""
+    if place is None:
         return None
-    first = files[same[0]]
-    if first is not entry and first.is_plain:
-        return first.path
-    return first.label(same[1]) if first is entry else f"{first.path}:{first.label(same[1])}"
-
-
-def name_of_cast(files: Sequence[FileEntry], entry: FileEntry, number: int) -> str | None:
-    """Return the name in messages of the segment that a segment of a file is coded as a cast of; None if it is not."""
-    cast = entry.segments[number].cast
-    if cast is None:
-        return None
-    of = files[cast[0]]
-    return of.label(cast[1]) if of is entry else f"{of.path}:{of.label(cast[1])}"
-
-
-def name_of_version(files: Sequence[FileEntry], entry: FileEntry, number: int) -> str | None:
-    """Return the name in messages of the segment that a segment of a file is coded as a later version of, after its
-    file's; None if it is not."""
-    earlier = entry.segments[number].version_of
-    return None if earlier is None else f"{files[earlier[0]].path}:{files[earlier[0]].label(earlier[1])}"
+    of = files[place[0]]
+    return of.label(place[1]) if of is entry else of.path if of.is_plain else f"{of.path}:{of.label(place[1])}"
 
 
 def name_of_copied_file(files: Sequence[FileEntry], entry: FileEntry) -> str | None:
@@ -224,7 +205,7 @@ def name_of_copied_file(files: Sequence[FileEntry], entry: FileEntry) -> str | N
         return None
     same = entry.segments[0].same
     if same is None or entry.is_plain:
-        return name_of_copied(files, entry, 0)
+        return name_of_segment(files, entry, same)
     first = files[same[0]]  # cut into segments where values were found, as the copy is
     originals = [segment.same or (same[0], number) for number, segment in enumerate(first.segments)]
     copied = [segment.same for segment in entry.segments]

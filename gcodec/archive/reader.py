@@ -550,6 +550,16 @@ class ArchiveReader(LimitedOutput):
         self._check_hash(digest.hexdigest(), blob)
 
 
+def write_restored(
+    archive: ArchiveReader, entry: FileEntry, file: Any, progress: Callable[[int], None] | None = None
+) -> None:
+    """Write the bytes of a file in an archive to another, whose ``write`` takes a memoryview."""
+    for part in archive.restored(entry):
+        file.write(part.data)
+        if progress is not None:
+            progress(part.size)
+
+
 def _chunks_to_read(
     blobs: Sequence[_BlobToRead], hashes: Sequence[OrderedHash] | None = None
 ) -> Iterator[_ChunkToRead]:

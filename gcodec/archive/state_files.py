@@ -29,7 +29,7 @@ from .lazy_dict import Unread
 from .named_parts import named_parts
 from .own_classes import KnownClasses
 from .plain_files import PlainFile
-from .reader import ArchiveReader
+from .reader import ArchiveReader, write_restored
 from .shared_memory import lies_in
 from .structure import (
     ITEM_COST,
@@ -349,8 +349,7 @@ def _structure(archive: ArchiveReader | PlainFile, entry: FileEntry, view: Tenso
 def _load_torch(archive: ArchiveReader, entry: FileEntry, map_location: Any) -> Any:
     """Return what ``torch.load`` makes of a ``.pt`` file, which is restored to a temporary file first."""
     with naming(gettempdir()), TemporaryFile() as file:
-        for part in archive.restored(entry):
-            file.write(part.data)
+        write_restored(archive, entry, file)
         file.seek(0)
         return load_torch(file, map_location, f"{archive.name}: {entry.path}", "restore it as a file")
 

@@ -33,7 +33,7 @@ from .output import (
     is_special,
     new_file_mode,
 )
-from .reader import ArchiveReader
+from .reader import ArchiveReader, write_restored
 from .state_files import with_views_apart
 from .tensor_groups import grouped
 from .writer import ArchiveWriter
@@ -261,7 +261,7 @@ def decompress_file(
             upload_files(archive, urls, force=force, progress=progress)
             return []
         if target is None:
-            _write_parts(archive, archive.files[0], output, progress)  # type: ignore[arg-type]
+            write_restored(archive, archive.files[0], output, progress)
             return []
         paths = paths_below(archive, target) if is_folder else {archive.files[0].path: target}
         _check_kept(paths.values(), source, bases)
@@ -394,7 +394,7 @@ def restore_files(
         if root is not None:
             staging.make_folder(root, path.parent)
         with naming(path), staging.create(path, named=root is None) as file:
-            _write_parts(archive, entry, file, progress)
+            write_restored(archive, entry, file, progress)
 
 
 def urls_below(archive: ArchiveReader, url: str) -> dict[str, str]:
@@ -419,14 +419,7 @@ def upload_files(
         check_free_url(url, force=force)
     with ExitStack() as uploads:
         for entry in archive.files:
-            _write_parts(archive, entry, uploads.enter_context(Upload(urls[entry.path])), progress)
-
-
-def _write_parts(archive: ArchiveReader, entry: FileEntry, file: BinaryIO, progress: Progress | None) -> None:
-    for part in archive.restored(entry):
-        file.write(part.data)
-        if progress is not None:
-            progress(part.size)
+            write_restored(archive, entry, uploads.enter_context(Upload(urls[entry.path])), progress)
 
 
 def restored_attributes(archive: Path, *, whole: bool = False) -> Attributes | None:

@@ -87,6 +87,8 @@ def _run(argv: Sequence[str]) -> int:
         return USAGE
     if short is not None:
         use_standard_input(args)
+    if (threads := getattr(args, "threads", None)) is not None and threads < 1:
+        raise UsageError(f"--threads must be at least 1, not {threads}")
     if getattr(args, "output", None) is not None:
         args.output = named_output(args.output)
     with _remarks(getattr(args, "quiet", False)):

@@ -49,6 +49,6 @@ def against_lines(file: dict[str, Any]) -> Iterator[str]:
 
 
 def base_line(file: dict[str, Any]) -> str:
-    """Return what :func:`gcodec.archive.description.base_summary` found as a line of text."""
+    """Return what ``base`` is in :func:`gcodec.archive.description.file_summary`, as a line of text."""
     name, count = file["base"]["name"] or "tensors without a name", file["base"]["tensors"]
     return f"base: {name}" + (f", for {count} of {len(file['tensors'])} tensors" if file["tensors"] else "")

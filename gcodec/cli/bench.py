@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures; returns 1 if a round trip failed."""
     from ..benchmark import csv_tables, measure, sources
 
-    for name in ("threads", "rounds", "limit"):
+    for name in ("rounds", "limit"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name} must be at least 1, not {getattr(args, name)}")
     peers, missing = _peers(args.peers)

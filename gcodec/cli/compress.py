@@ -249,8 +249,6 @@ def _share_saved(earlier: Path, later: Path, in_one_archive: bool) -> float:
 
 def check_options(args: argparse.Namespace, jobs: list[ArchiveJob]) -> None:
     """Raises UsageError for options that have no meaning, or cannot be given together."""
-    if args.threads is not None and args.threads < 1:
-        raise UsageError(f"--threads must be at least 1, not {args.threads}")
     streams = [job for job in jobs if job.place is None]
     if streams and args.json:
         raise UsageError("--json and an archive cannot both go to standard output")

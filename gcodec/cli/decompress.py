@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..archive import ArchiveReader, Bases, FileEntry
-from ..archive.description import base_summary, copied_summary, found_summary, version_summary
-from ..archive.entries import name_of_cast, name_of_copied, name_of_version
+from ..archive.description import file_summary, origins
 from ..archive.file_state import FileState
 from ..archive.output import Attributes, Staging, check_free, sync_to_disk
+from ..archive.reader import write_restored
 from ..archive.whole_files import paths_below, restore_files, restored_attributes, upload_files, urls_below
 from ..errors import GcodecError, number_of
 from ..files.elements import width
@@ -104,8 +104,6 @@ def run(args: argparse.Namespace) -> int:
 def _check_options(args: argparse.Namespace) -> None:
     if not args.archives:
         raise UsageError("name an archive, or - for standard input")
-    if args.threads is not None and args.threads < 1:
-        raise UsageError(f"--threads must be at least 1, not {args.threads}")
     if args.archives.count(STDIO) > 1:
         raise UsageError("standard input (-) can be read only once")
     if args.list and (args.only or args.output):
@@ -166,10 +164,7 @@ def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace, bases:
 def _to_stdout(archive: ArchiveReader, progress: Any) -> str:
     if len(archive.files) != 1:
         raise UsageError(f"{archive.name}: holds {len(archive.files)} files; only one can go to standard output")
-    stream = display.binary_stdout()
-    for part in archive.restored(archive.files[0]):
-        stream.write(part.data)
-        progress(part.size)
+    write_restored(archive, archive.files[0], display.binary_stdout(), progress)
     return STDIO
 
 
@@ -287,9 +282,7 @@ def _list(archive: ArchiveReader, name: str, args: argparse.Namespace) -> dict[s
 def _file_row(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
     row = {"path": entry.path, "format": entry.format, "exact": entry.exact, "bytes": entry.size}
     tensors = [_tensor_row(archive.files, entry, tensor) for tensor in entry.tensors]
-    more = base_summary(entry) | version_summary(archive, entry)
-    more |= copied_summary(archive, entry) | found_summary(entry)
-    return {**row, "stored_bytes": entry.stored, **more, "tensors": tensors}
+    return {**row, "stored_bytes": entry.stored, **file_summary(archive, entry), "tensors": tensors}
 
 
 def _tensor_row(files: Sequence[FileEntry], entry: FileEntry, tensor: TensorView) -> dict[str, Any]:
@@ -297,13 +290,7 @@ def _tensor_row(files: Sequence[FileEntry], entry: FileEntry, tensor: TensorView
     nothing to the archive; one of a group of small ones has its share of what the group takes."""
     segment, owner = entry.segments[tensor.segment], entry.label(tensor.segment)
     row: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
-    row |= {"base": segment.base} if segment.base else {}
-    copied = name_of_copied(files, entry, tensor.segment)
-    row |= {} if copied is None else {"same": copied}
-    cast = name_of_cast(files, entry, tensor.segment)
-    row |= {} if cast is None else {"cast": cast}
-    earlier = name_of_version(files, entry, tensor.segment)
-    row |= {} if earlier is None else {"version_of": earlier}
+    row |= origins(files, entry, tensor.segment)
     known = {"shared": len(entry.views[tensor.segment]) > 1, "known": width(tensor.dtype) is not None}
     size = tensor.n_bytes
     if tensor.segment in entry.groups:

@@ -14,6 +14,7 @@ from ..archive.entries import unsafe_path
 from ..archive.file_state import FileState
 from ..archive.found_values import with_found_values
 from ..archive.output import Attributes, Staging, check_free
+from ..archive.reader import write_restored
 from ..archive.state_files import with_views_apart
 from ..archive.whole_files import upload_files, urls_below
 from ..checkpoints import StepFolder, StepInfo
@@ -93,8 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs one of the verbs; returns the exit code."""
-    if args.threads is not None and args.threads < 1:
-        raise UsageError(f"--threads must be at least 1, not {args.threads}")
     args.folder = str(local_path(args.folder))
     args.output = None if getattr(args, "output", None) is None else local_text(args.output)
     handler: Handler = args.series_handler
@@ -261,11 +260,9 @@ def _restore(args: argparse.Namespace) -> int:
         for step in dict.fromkeys(steps):
             begin = time.perf_counter()
             with folder.opened(step, max_output_bytes=args.max_output_bytes) as opened:
-                parts, size = opened.archive.restored(opened.entry), opened.entry.size
+                size = opened.entry.size
                 if args.output == STDIO:
-                    stream = display.binary_stdout()
-                    for part in parts:
-                        stream.write(part.data)
+                    write_restored(opened.archive, opened.entry, display.binary_stdout())
                     return 0
                 if single:
                     check_restored_as(opened.entry, args.output)
@@ -279,15 +276,12 @@ def _restore(args: argparse.Namespace) -> int:
                 targets.add(path)
                 check_free(path, force=args.force, named=single)
                 staging.make_folder(root.parent if single else root, path.parent)
-                title = f"step {step}"
                 with (
-                    display.progress(title, size, quiet=args.quiet) as progress,
+                    display.progress(f"step {step}", size, quiet=args.quiet) as progress,
                     naming(path),
                     staging.create(path, named=single) as file,
                 ):
-                    for part in parts:
-                        file.write(part.data)
-                        progress(part.size)
+                    write_restored(opened.archive, opened.entry, file, progress)
             rows.append({"step": step, "file": str(path), "bytes": size, "seconds": time.perf_counter() - begin})
     return _say_restored(rows, args)
 

@@ -43,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
     """Verifies all archives, going on after a bad one; 1 if any was bad, or lacks files of the folder it is of."""
     if not args.archives:
         raise UsageError("name an archive, or - for standard input")
-    if args.threads is not None and args.threads < 1:
-        raise UsageError(f"--threads must be at least 1, not {args.threads}")
     if args.against is not None and len(args.archives) > 1:
         raise UsageError(f"--against needs a single archive, not {len(args.archives)}")
     with open_bases(args.base) as bases:

@@ -12,6 +12,7 @@ import torch
 
 from ..archive import ArchiveReader, load, save
 from ..archive.layout import MAGIC
+from ..archive.reader import write_restored
 from ..archive.whole_files import compress_file
 from ..errors import InvalidArgument
 from ..files.source import open_source
@@ -82,8 +83,7 @@ class GcodecCheckpointIO(TorchCheckpointIO):
         with ArchiveReader(str(path), threads=self._threads) as archive:
             if len(archive.files) == 1 and archive.files[0].format == "torch":
                 with NamedTemporaryFile(prefix="gcodec-") as file:
-                    for part in archive.restored(archive.files[0]):
-                        file.write(part.data)
+                    write_restored(archive, archive.files[0], file)
                     file.flush()
                     made: dict[str, Any] = super().load_checkpoint(file.name, map_location, **options)
                     return made
