@@ -68,9 +68,6 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
 # Packages that `import gcodec` must not load.
 HEAVY = ("torch", "triton", "sklearn", "matplotlib", "rich")
 
-MAX_LINES = 800  #: of a file that has one subject
-LONG_FILES: dict[str, str] = {}  #: each with its reason
-
 
 def module_name(path: Path, package: Path = PACKAGE) -> str:
     """The dotted name of a file of the package: ``gcodec``, ``gcodec.errors``, ``gcodec.kernels`` ..."""
@@ -253,16 +250,6 @@ values = np.linspace(-1, 1, 1000, dtype=np.float32)
 assert np.array_equal(gcodec.decode(gcodec.encode(values)), values)
 """
     run_python(program)
-
-
-def test_files_stay_short():
-    lengths = {
-        str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES.values()
-    }
-    long = {name for name, lines in lengths.items() if lines > MAX_LINES}
-    unexplained, stale = long - LONG_FILES.keys(), LONG_FILES.keys() - long
-    assert not unexplained, f"over {MAX_LINES} lines: split, or give the reason in LONG_FILES: {sorted(unexplained)}"
-    assert not stale, f"no longer over {MAX_LINES} lines (or gone), remove from LONG_FILES: {sorted(stale)}"
 
 
 def test_everything_public_is_documented():

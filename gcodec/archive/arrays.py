@@ -188,6 +188,13 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
     return name, array.shape, np.ascontiguousarray(little).reshape(-1).view(np.uint8)
 
 
+def check_not_meta(value: Any, where: str = "") -> None:
+    """Raise InvalidArgument for a torch tensor on the device meta; ``where``: its place, for the error."""
+    if value.is_meta:
+        place = f"{where}: " if where else ""
+        raise InvalidArgument(f"{place}a tensor must have values to be saved, but one on the device meta has no data")
+
+
 def is_at_hand(value: Any) -> bool:
     """Return True for a torch tensor whose bytes lie in the host's memory as they are stored."""
     return bool(value.is_cpu and value.is_contiguous() and not value.is_conj() and not value.is_neg())
@@ -197,8 +204,7 @@ def _torch_bytes(value: Any) -> tuple[str, tuple[int, ...], Bytes]:
     import torch
 
     check_has_data(value, "value")
-    if value.is_meta:
-        raise InvalidArgument("a tensor must have values to be saved, but one on the device meta has no data")
+    check_not_meta(value)
     if value.layout != torch.strided or value.is_quantized:
         raise InvalidArgument(
             f"a tensor must be dense and not quantized to be saved, not a {value.layout} tensor of {value.dtype}"

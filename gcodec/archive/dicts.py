@@ -114,13 +114,26 @@ def save_file(
         raise InvalidArgument(f"base is for lossless mode: leave out {'levels' if levels else 'mantissa_bits'}")
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(_bases(base, dtype))
-        if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
-            raise InvalidArgument(f"{path}: is the base, and would be replaced; write to another file")
-        # Not in the stack, which an interrupt ends without closing what it has just taken out.
-        with ArchiveWriter(path, threads=threads, force=True, smallest=smallest) as archive:
-            earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)
-            parts = plan if policy else grouped(plan, earlier)  # a policy has options for each tensor
-            archive.add(parts, policy, earlier)
+        write_alone(plan, path, bases, policy, threads=threads, smallest=smallest)
+
+
+def write_alone(
+    plan: FilePlan,
+    path: str | os.PathLike[str] | BinaryIO,
+    bases: Bases | None,
+    policy: EncodingPolicy | None = None,
+    *,
+    threads: int | None,
+    smallest: bool,
+) -> None:
+    """Write an archive of one file, in place of what is at ``path``. Raises InvalidArgument if that is the base."""
+    if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
+        raise InvalidArgument(f"{path}: is the base, and would be replaced; write to another file")
+    # Not in a stack, which an interrupt ends without closing what it has just taken out.
+    with ArchiveWriter(path, threads=threads, force=True, smallest=smallest) as archive:
+        earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)
+        parts = plan if policy else grouped(plan, earlier)  # a policy has options for each tensor
+        archive.add(parts, policy, earlier)
 
 
 def load_file(

@@ -22,7 +22,7 @@ from ..files import NOT_ZIP, TORCH_SUFFIXES
 from ..files.urls import is_url
 from .base_files import Bases, bases_at, no_base
 from .devices import check_kind, placement_of
-from .dicts import plan_beside, plan_tensors
+from .dicts import plan_beside, plan_tensors, write_alone
 from .entries import FileEntry, unsafe_path
 from .held_file import HeldFile
 from .layout import SUFFIX
@@ -33,8 +33,6 @@ from .plain_files import PlainFile, opened_plain
 from .reader import ArchiveReader
 from .state_files import NAMES_OF_TORCH, Wanted, load_state, plan_state
 from .structure import STRUCTURE
-from .tensor_groups import grouped
-from .writer import ArchiveWriter
 
 #: Under this name an archive in a stream keeps its object; one at a path keeps it under a name like its own.
 STATE_PATH = "state.safetensors"
@@ -105,12 +103,7 @@ def save(
     plan = plan_state(_path_in_archive(file), obj)
     with ExitStack() as stack:
         bases = None if base is None else stack.enter_context(bases_of(base))
-        if bases is not None and isinstance(file, str | os.PathLike) and bases.is_at(file):
-            raise InvalidArgument(f"{file}: is the base, and would be replaced; write to another file")
-        # Not in the stack, which an interrupt ends without closing what it has just taken out.
-        with ArchiveWriter(file, threads=threads, force=True, smallest=smallest) as archive:
-            earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)
-            archive.add(grouped(plan, earlier), None, earlier)
+        write_alone(plan, file, bases, threads=threads, smallest=smallest)
 
 
 def load(

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import InvalidArgument, Unsupported, check_has_memory_for
 from ..tensors import is_torch
+from .arrays import check_not_meta
 
 #: The names of the tensors that each scheme is made of.
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -26,8 +27,7 @@ def quantized_parts(value: Any, where: str) -> tuple[str, dict[str, Any], list[A
         InvalidArgument: it is of another scheme or type, or without data.
     """
     plain, scheme = value.detach(), str(value.qscheme()).removeprefix("torch.")
-    if value.is_meta:
-        raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
+    check_not_meta(value, where)
     integers = _INTEGERS.get(str(value.dtype))
     if scheme not in PARTS or integers is None or (scheme, integers) == _FATAL:
         raise InvalidArgument(

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import InvalidArgument, check_has_memory_for
 from ..tensors import is_torch
+from .arrays import check_not_meta
 
 #: The names of the parts of each layout, in the order of torch's functions that put them together.
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -26,8 +27,7 @@ def sparse_layout(value: Any) -> str | None:
 
 def sparse_parts(value: Any, layout: str, where: str) -> dict[str, Any]:
     """Return the dense tensors that a sparse one is made of, by name. Raises InvalidArgument for one without data."""
-    if value.is_meta:
-        raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
+    check_not_meta(value, where)
     plain = value.detach()
     if layout == "coo":  # with the indices of one that is not coalesced, too
         return {"indices": plain._indices(), "values": plain._values()}

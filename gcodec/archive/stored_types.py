@@ -9,6 +9,7 @@ import numpy as np
 from ..errors import GcodecError, InvalidArgument, check_is_fault_of
 from ..files.elements import name_of
 from ..tensors import as_plain_array, check_has_data
+from .arrays import check_not_meta
 from .plain_values import TEXT_KINDS
 from .shared_memory import memory_of
 
@@ -39,8 +40,7 @@ def torch_type(value: Any, where: str) -> str:
         raise InvalidArgument(
             f"{where}: a tensor must have values to be saved, which this {type(value).__name__} has not: {error}"
         ) from None
-    if value.is_meta:
-        raise InvalidArgument(f"{where}: a tensor must have values to be saved, but one on the device meta has no data")
+    check_not_meta(value, where)
     if not plain:
         raise InvalidArgument(
             f"{where}: a tensor must be dense or sparse to be saved, not a {value.layout} tensor of {value.dtype}"

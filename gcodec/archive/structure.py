@@ -28,6 +28,7 @@ import numpy as np
 from ..errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, NoMemory, Unsupported
 from ..files.elements import PAIRS, name_of, width
 from ..files.safetensors import CODES
+from ..files.unique_names import UniqueNames
 from ..tensors import as_plain_array, is_jax, is_torch
 from .arrays import as_complex, as_text, item_at
 from .container_keys import check_hashes, check_item, check_key, key_text
@@ -52,7 +53,6 @@ from .shared_memory import stored_views, view_of
 from .sparse_tensors import PARTS, sparse_layout, sparse_parts, sparse_tensor
 from .stored_types import check_flattened, numpy_facts, torch_type
 from .structure_text import MAX_ITEMS, check_text
-from .unique_names import UniqueNames
 
 #: Containers in each other, more than any optimizer or model has.
 MAX_DEPTH = 100

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..errors import LimitExceeded
 from ..files.elements import PAIRS
 from ..files.file_plan import TensorView
+from ..files.unique_names import UniqueNames
 from .own_classes import ClassEntry
 from .plain_values import plain_value, text_dtype
 from .quantized_tensors import PARTS as QUANTIZED_PARTS
@@ -29,7 +30,6 @@ from .structure import (
     of_text,
     tag_of_node,
 )
-from .unique_names import UniqueNames
 
 #: Bound on the names made for tied tensors: their characters, and as many again for each as it takes beside them.
 MAX_MADE_NAMES, NAME_COST = 1 << 26, 64

@@ -11,6 +11,7 @@ from ..errors import Corruption
 from .elements import width
 from .record_fields import RecordFields
 from .source import ByteSource
+from .unique_names import UniqueNames
 
 #: Longer runs of verbatim bytes become segments of their own, so that they need not be held in memory.
 MAX_VERBATIM_RUN = 1 << 20
@@ -169,7 +170,7 @@ def assemble(
         if piece.segment.start < at:
             raise Corruption(f"{path}: two parts of the file overlap at byte {piece.segment.start}")
         segments += _long_run(at, piece.segment.start, longest)
-        views += [_moved(view, len(segments)) for view in piece.views]
+        views += [_moved(view, len(segments), view.name) for view in piece.views]
         segments.append(piece.segment)
         at = piece.segment.stop
     if at > source.size:
@@ -180,16 +181,8 @@ def assemble(
 
 def unique_names(views: Sequence[TensorView]) -> tuple[TensorView, ...]:
     """Return views with names that an archive can hold; a name that occurs again gets ``#2``, ``#3`` and so on."""
-    numbers: dict[str, int] = {}  # the last that was given to each name
-    result = []
-    for view in views:
-        name = given = _sound(view.name)
-        while name in numbers:
-            numbers[given] += 1
-            name = f"{given}#{numbers[given]}"
-        numbers[name] = 1
-        result.append(view if name == view.name else _moved(view, view.segment, name))
-    return tuple(result)
+    names = UniqueNames()
+    return tuple(_moved(view, view.segment, names.new(_sound(view.name))) for view in views)
 
 
 def by_segment(tensors: Iterable[TensorView]) -> dict[int, list[TensorView]]:
@@ -220,7 +213,7 @@ def _sound(name: str) -> str:
     return name.encode(errors="replace")[:LONGEST_NAME].decode(errors="ignore")
 
 
-def _moved(view: TensorView, segment: int, name: str | None = None) -> TensorView:
-    if view.segment == segment and name is None:
+def _moved(view: TensorView, segment: int, name: str) -> TensorView:
+    if view.segment == segment and view.name == name:
         return view
-    return TensorView(view.name if name is None else name, view.dtype, view.shape, segment, view.offset, view.stride)
+    return TensorView(name, view.dtype, view.shape, segment, view.offset, view.stride)

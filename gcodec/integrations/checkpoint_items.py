@@ -14,10 +14,10 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Writ
 
 from ..archive import ArchiveReader, FileEntry
 from ..archive.structure import Leaf
-from ..archive.unique_names import UniqueNames
 from ..errors import Corruption
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
+from ..files.unique_names import UniqueNames
 from .checkpoint_index import OBJECT, PICKLED_TENSOR, TENSOR, StoredItem
 
 

@@ -30,12 +30,12 @@ from ..archive.numbered_files import NumberedFiles, remove_unneeded
 from ..archive.state_files import plan_leaves
 from ..archive.structure import Leaf
 from ..archive.tensor_groups import grouped
-from ..archive.unique_names import UniqueNames
 from ..checkpoints.checkpointer import by_age, check_full_every, check_retention, left_by_earlier_run
 from ..checkpoints.step_files import check_step
 from ..checkpoints.step_folder import StepFolder
 from ..errors import CheckpointWarning, GcodecError, InvalidArgument, PeerError, Unsupported
 from ..files.file_plan import FilePlan
+from ..files.unique_names import UniqueNames
 from ..files.urls import fixed_place
 from ..threads import check_threads
 from .checkpoint_index import MAX_INDEX_BYTES, StoredItem, metadata_from_json, metadata_to_json
