@@ -23,13 +23,13 @@ from .reduction.collective_codebooks import CollectiveCodebooks
 from .reduction.gather import Gather, dense_gather_job
 from .reduction.gpu_coder import GpuCodebooks
 from .reduction.gpu_jobs import (
-    gpu_allreduce_job,
     gpu_dense_allreduce_job,
     gpu_dense_reduce_scatter_job,
-    gpu_reduce_scatter_job,
+    gpu_reduction_job,
     is_on_gpu,
     side_stream_job,
 )
+from .reduction.gpu_reduce import GpuScatter
 from .reduction.precompile import precompile_kernels
 from .reduction.reduce_request import TYPES, ReduceRequest
 from .reduction.scatter import Scatter, dense_reduce_scatter_job
@@ -270,7 +270,7 @@ class Collectives:
             request = ReduceRequest(lane, flat, result, self.options.mode, mean, counters, label=self.label)
             if on_gpu:
                 touched = [] if self._is_trying(lane) else [flat, result, *tensors]
-                job = gpu_allreduce_job(request, self._kept(lane, "reduce", flat), touched=touched)
+                job = gpu_reduction_job(request, self._kept(lane, "reduce", flat), touched=touched)
             else:
                 job = _made_on_lane(lambda: allreduce_job(request, self._shared(lane, "reduce", flat), self.threads))
 
@@ -397,7 +397,7 @@ class Collectives:
         request = ReduceRequest(lane, whole, part, self.options.mode, mean, counters, label=label)
         if on_gpu:
             goes_on, kept = (lambda: True) if how.is_left else None, self._kept(lane, "scatter", whole)
-            return gpu_reduce_scatter_job(request, kept, goes_on=goes_on, touched=how.touched)
+            return gpu_reduction_job(request, kept, GpuScatter, goes_on=goes_on, touched=how.touched)
         return _made_on_lane(lambda: half_job(request, self._shared(lane, "scatter", whole), self.threads, Scatter))
 
     def _shared(
@@ -435,8 +435,7 @@ class Collectives:
         if not on_gpu:
             self.precompile(call.dtype, mode)
         lane, bypass = lane_of(group, self.options.timeout), self.options.bypass
-        counters = Counters(calls=1, raw_bytes=call.n_bytes)
-        counters.dense_bytes = call.passes * (lane.size - 1) / lane.size * call.n_bytes
+        counters = Counters.of(call.n_bytes, lane.size, call.passes)
         if bypass is None:
             return lane, COMPRESSED, counters
         if lane not in self._bypasses:

@@ -38,8 +38,8 @@ from .modes import Lossless, Mode, NearLossless, mode_of, option_of
 from .outer_exchange import OuterExchange, OverlappedExchange, outer_plan
 from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
 from .reduction.gpu_jobs import (
-    gpu_allreduce_job,
     gpu_dense_allreduce_job,
+    gpu_reduction_job,
     identity_job,
     is_on_gpu,
     side_stream_job,
@@ -346,9 +346,7 @@ class DiLoCo:
         well; arguments and result as of :meth:`_averaged`."""
         assert self._plan is not None
         counters, n_bytes = self._counters, sum(gradient.nbytes for gradient in gradients.values())
-        counters.calls += 1
-        counters.raw_bytes += n_bytes
-        counters.dense_bytes += 2 * (lane.size - 1) / lane.size * n_bytes
+        counters.add(Counters.of(n_bytes, lane.size))
         runner = ConversationRunner(lane, (self._plan.terms, flush), counters, self._label)
         conversation = kept_back.average(gradients, params, flush)
         job = LaneJob(lambda: runner.run(conversation), runner.abort)
@@ -367,9 +365,7 @@ class DiLoCo:
         if lane.size == 1:
             return identity_job(flat) if self._on_gpu else LaneJob(lambda: flat)
         counters = self._counters
-        counters.calls += 1
-        counters.raw_bytes += flat.nbytes
-        counters.dense_bytes += 2 * (lane.size - 1) / lane.size * flat.nbytes
+        counters.add(Counters.of(flat.nbytes, lane.size))
         reason = type_reason(flat)
         if reason is None and flat.nbytes < max(self.smallest, 1):
             reason = small_reason(self.smallest, f"all {flat.nbytes} bytes of {flat.dtype} parameters, which are")
@@ -381,7 +377,7 @@ class DiLoCo:
         gradients = Gradients.of(params, flat.numel())
         result = torch.empty_like(flat)
         request = ReduceRequest(lane, flat, result, self.mode, True, counters, gradients, self._label)
-        return gpu_allreduce_job(request) if self._on_gpu else allreduce_job(request, threads=self.threads)
+        return gpu_reduction_job(request) if self._on_gpu else allreduce_job(request, threads=self.threads)
 
     def _all(self) -> list[torch.Tensor]:
         return _held(self._params)

@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
+
 from ..errors import InvalidArgument
+
+
+def ring_bytes(n_bytes: int, size: int, passes: int = 2) -> float:
+    """Return the bytes that a rank sends of tensors of ``n_bytes`` around a ring of ``size`` ranks, uncompressed."""
+    return passes * (size - 1) / size * n_bytes
+
+
+def moved_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor; 0 of a sparse one, which Gloo sends in another way than around a ring."""
+    return 0 if tensor.is_sparse else tensor.nbytes
 
 
 @dataclass
@@ -45,6 +57,11 @@ class Counters:
     wait_seconds: float = 0.0
     seconds: float = 0.0
 
+    @classmethod
+    def of(cls, n_bytes: int, size: int, passes: int = 2) -> Counters:
+        """Return the counters of a collective before it is made; arguments as for :meth:`add_dense`."""
+        return cls(calls=1, raw_bytes=n_bytes, dense_bytes=ring_bytes(n_bytes, size, passes))
+
     def add(self, other: Counters) -> None:
         """Add the counts of another object to those of this one."""
         counts = vars(self)
@@ -60,7 +77,7 @@ class Counters:
             seconds: how long it took.
             passes: passes around the ring: 2 for an all-reduce, 1 for half of it.
         """
-        on_ring = passes * (size - 1) / size * n_bytes
+        on_ring = ring_bytes(n_bytes, size, passes)
         self.sent_bytes += on_ring
         self.received_bytes += on_ring
         self.wait_seconds += seconds

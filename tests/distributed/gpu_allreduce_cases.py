@@ -303,7 +303,7 @@ def followed_by_the_host() -> bool:
         )
         lane.submit(lambda: go_on.wait(60))
         futures = [
-            lane.submit(gpu_jobs.gpu_allreduce_job(first, goes_on=lambda: True)),
+            lane.submit(gpu_jobs.gpu_reduction_job(first, goes_on=lambda: True)),
             lane.submit(allreduce.allreduce_job(second, threads=1)),
         ]
         go_on.set()

@@ -139,7 +139,7 @@ def reduce_buckets(
         flat = by_rank[lane.rank]
         results.append(torch.empty_like(flat))
         request = ReduceRequest(lane, flat, results[-1], gd.Lossless(), True, Counters())
-        job = gpu_jobs.gpu_allreduce_job(request, goes_on=(lambda: True) if are_apart else None)
+        job = gpu_jobs.gpu_reduction_job(request, goes_on=(lambda: True) if are_apart else None)
         with job.place():
             started.append(job.run())
     wanted = dense_sum(by_rank, True)

@@ -29,8 +29,8 @@ from ..reduction.bypass import TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
 from ..reduction.gpu_coder import GpuCodebooks
 from ..reduction.gpu_jobs import (
-    gpu_allreduce_job,
     gpu_dense_allreduce_job,
+    gpu_reduction_job,
     identity_job,
     is_on_gpu,
     start_on_own_group,
@@ -40,7 +40,7 @@ from ..reduction.reduce_request import TYPES, ReduceRequest
 from ..reduction.refresh import CodebookRefresh
 from ..reduction.shared_codebooks import Refresh, SharedCodebooks
 from ..reduction.ways import CAST, CODED, CODING, DENSE, OWN_CODEBOOKS, UNPREDICTED
-from ..stats import Counters, Stats
+from ..stats import Counters, Stats, moved_bytes
 from ..transport.arguments import check_group_member, check_optional_duration, config_or_none
 from ..transport.gpu import own_group_of
 from ..transport.jobs import ALL_REDUCE, Future, LaneJob, StartedJob, result_of, then
@@ -164,8 +164,7 @@ class CompressedAllreduce:
         if self._lane is None:
             check_group(bucket.parameters(), self.group, self._uncompressed.log)
         self._lane = lane = lane_with_options(self._lane, self.group, self.timeout, self._options)
-        counters = Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
-        counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
+        counters = Counters.of(moved_bytes(buffer), lane.size)
         reason = None if lane.size == 1 else self._reason_of(bucket, counters)
         end_bucket, label = partial(self._end_bucket, index, buffer, counters), self._label(index)
         own_group = self._own_group(lane, bucket, reason)
@@ -274,7 +273,7 @@ class CompressedAllreduce:
         gradients, result = self._gradients(bucket), buffer if in_place else self._result_for(bucket)
         request = ReduceRequest(lane, buffer, result, self.mode, True, counters, gradients, label)
         if on_gpu:
-            coded = gpu_allreduce_job(request, self._gpu_codebooks(index, buffer), goes_on=self._goes_on)
+            coded = gpu_reduction_job(request, self._gpu_codebooks(index, buffer), goes_on=self._goes_on)
         else:
             coded = self._coded_job(request, self._shared(gradients))
         if self._bypass is None:

@@ -21,7 +21,7 @@ from ..gradients import gradient_views, holds_complex
 from ..reduction.allreduce import dense_allreduce
 from ..reduction.gpu_jobs import side_stream_job
 from ..reduction.reduce_request import TYPES
-from ..stats import Counters, Stats
+from ..stats import Counters, Stats, moved_bytes
 from ..transport.arguments import check_group_member, check_model, check_optional_duration
 from ..transport.jobs import ALL_REDUCE
 from ..transport.lane import Lane, lane_with_options
@@ -107,7 +107,7 @@ class CompressedGradients:
     def _start(self, bucket: GradBucket, lane: Lane, last: bool) -> torch.futures.Future[torch.Tensor]:
         buffer, index = bucket.buffer(), bucket.index()
         gradients = self._gradients(bucket)
-        counters = new_counters(buffer)
+        counters = Counters.of(moved_bytes(buffer), lane.size)
         runner = ConversationRunner(lane, self._terms(gradients), counters, f"step {self._stats.steps}, bucket {index}")
         conversation = self._conversation(gradients, last)
 
@@ -184,7 +184,6 @@ class CompressedGradients:
         return kept[3]
 
     def _count(self, lane: Lane, index: int, counters: Counters, last: bool) -> None:
-        counters.dense_bytes = 2 * (lane.size - 1) / lane.size * counters.raw_bytes
         self._stats.add(index, counters)
         if last:
             self._stats.end_step()
@@ -195,9 +194,8 @@ class CompressedGradients:
         """Return a bucket's gradients by name; none where it does not hold dense floats."""
         gradients: dict[str, torch.Tensor] = {}
         if not is_coded(bucket):
-            self._uncompressed.add(
-                new_counters(bucket.buffer()).raw_bytes, type_reason(bucket.buffer(), holds_complex(bucket))
-            )
+            buffer = bucket.buffer()
+            self._uncompressed.add(moved_bytes(buffer), type_reason(buffer, holds_complex(bucket)))
             return gradients
         for param, gradient in gradient_views(bucket):
             name = self._names.get(id(param))
@@ -297,11 +295,6 @@ def small_tensor_reason(plan: CompressionPlan) -> str:
     """Return why a plan compresses no tensor that is small, or of one dimension."""
     shape, more = ("", "") if plan.vectors else (" or of one dimension", ", vectors=True")
     return f"tensors of fewer than {plan.smallest} values{shape} (a CompressionPlan with smallest=0{more} has none)"
-
-
-def new_counters(buffer: torch.Tensor) -> Counters:
-    """Return the counters of a bucket, before it is reduced."""
-    return Counters(calls=1, raw_bytes=0 if buffer.is_sparse else buffer.nbytes)
 
 
 def _check_optimizer(plan: CompressionPlan, optimizer: torch.optim.Optimizer | None) -> None:

@@ -24,10 +24,10 @@ from ..conversation import ConversationRunner
 from ..reduction.allreduce import dense_allreduce
 from ..reduction.gpu_jobs import side_stream_job
 from ..reduction.reduce_request import TYPES
-from ..stats import Counters
+from ..stats import Counters, moved_bytes
 from ..transport.jobs import Future, LaneJob
 from ..transport.lane import Lane
-from .compressor_state import Averages, CompressedGradients, new_counters, trial_gradient
+from .compressor_state import Averages, CompressedGradients, trial_gradient
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket
@@ -121,8 +121,8 @@ class AdaptiveGradients(CompressedGradients):
             self._begin()
         if self._in_parts:
             return self._start(bucket, lane, last)
-        future = Future([] if buffer.is_cpu else [buffer.device])
-        held = HeldBucket(bucket.index(), buffer, self._gradients(bucket), new_counters(buffer), future)
+        future, counters = Future([] if buffer.is_cpu else [buffer.device]), Counters.of(moved_bytes(buffer), lane.size)
+        held = HeldBucket(bucket.index(), buffer, self._gradients(bucket), counters, future)
         self._held.append(held)
         if last:
             lane.submit(self._job_of_all(lane))

@@ -17,7 +17,7 @@ from ...errors import InvalidArgument, Unsupported, check_choice, check_flag, ch
 from ...tensors import values_of
 from ..gradients import Gradients
 from ..modes import Mode, NearLossless, mode_of
-from ..stats import Counters
+from ..stats import Counters, moved_bytes
 from ..transport.arguments import check_not_expanded, check_optional_duration
 from ..transport.jobs import ALL_REDUCE, Future, LaneJob, StartedJob, result_of
 from ..transport.lane import Lane, lane_of
@@ -217,8 +217,7 @@ def start_dense_allreduce(
 
     def finish() -> torch.Tensor:
         labeled(label, work.wait)
-        n_bytes = 0 if flat.is_sparse else flat.nbytes  # Gloo sends sparse tensors in another way than around a ring
-        counters.add_dense(n_bytes, lane.size, perf_counter() - start)
+        counters.add_dense(moved_bytes(flat), lane.size, perf_counter() - start)
         return flat
 
     return StartedJob(finish, has_ended=work.is_completed)

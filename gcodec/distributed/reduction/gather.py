@@ -8,29 +8,19 @@ from time import perf_counter
 import torch
 from torch._C._distributed_c10d import AllgatherOptions
 
-from ...compressors.contract import parts_of
 from ..stats import Counters
 from ..transport.delegation import inner_method
 from ..transport.jobs import LaneJob
 from ..transport.lane import Lane
 from ..transport.message_exchange import MessageExchange
 from ..transport.transfers import labeled
-from .partition import piece_length, pieces_of
+from .partition import equal_shares
 from .reduce import MAX_MESSAGE, Reduction
 from .schedule import Schedule, Slot
 
 
 class GatherSchedule(Schedule):
-    """Lists the messages of one rank: results, which are the values themselves. The parts are equal and lie one after
-    another, by rank.
-
-    Arguments are those of ``Schedule``, the number of values being a multiple of the ranks.
-    """
-
-    def __init__(self, n_values: int, rank: int, size: int) -> None:
-        super().__init__(n_values, rank, size)
-        length = piece_length(n_values, size)
-        self.shares = [pieces_of(part.start, part.stop, length) for part in parts_of(n_values, size)]
+    """Lists the messages of one rank: results, which are the values themselves."""
 
     def contributed(self) -> list[Slot]:
         """Return an empty list: nothing is summed."""
@@ -47,7 +37,7 @@ class Gather(Reduction):
     kind_terms = ("gather",)
 
     def _schedule_of(self, n_values: int) -> Schedule:
-        return GatherSchedule(n_values * self.lane.size, self.lane.rank, self.lane.size)
+        return GatherSchedule(n_values * self.lane.size, self.lane.rank, self.lane.size, equal_shares)
 
     def _run(self, exchange: MessageExchange) -> Iterator[None]:
         results, receipts = (

@@ -26,7 +26,7 @@ from ..transport.transfers import labeled
 from . import gpu_chain
 from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, devices_of, encoding_stream_of, side_stream_of
 from .gpu_levels import GpuLevelChooser
-from .gpu_reduce import GpuReduction, GpuScatter
+from .gpu_reduce import GpuReduction
 from .reduce_request import ReduceRequest
 
 
@@ -138,46 +138,6 @@ def start_on_own_group(
     return averaged
 
 
-def gpu_allreduce_job(
-    request: ReduceRequest,
-    codebooks: GpuCodebooks | None = None,
-    *,
-    goes_on: Callable[[], bool] | None = None,
-    touched: Sequence[torch.Tensor] = (),
-) -> LaneJob:
-    """Return the job that all-reduces a buffer on a CUDA device. Its value is the request's result.
-
-    Args:
-        request: what to reduce, and how.
-        codebooks: the codebooks kept for this buffer; None to make them anew.
-        goes_on: for a buffer that no other job writes to, which is then encoded while those before travel. Asked on the
-            lane's thread; True on all ranks leaves the end to the device, as a ``StartedJob``, which no rank has
-            confirmed to the others: :func:`~gcodec.distributed.transport.small_exchange.confirmed` is for the caller.
-        touched: without ``goes_on``, the tensors that the caller's job reads and writes, if it may be confirmed
-            together with those that follow, and then is a ``StartedJob`` (``gpu_chain``).
-    """
-    return _reduction_job(request, codebooks, GpuReduction, goes_on, touched)
-
-
-def gpu_reduce_scatter_job(
-    request: ReduceRequest,
-    codebooks: GpuCodebooks | None = None,
-    *,
-    goes_on: Callable[[], bool] | None = None,
-    touched: Sequence[torch.Tensor] = (),
-) -> LaneJob:
-    """Return the job that reduces a buffer on a CUDA device and keeps this rank's part. Its value is that.
-
-    Args:
-        request: what to reduce, and how; the mode is not NearLossless, which has no meaning without all gradients.
-        codebooks: the codebooks kept for this buffer; None to make them anew.
-        goes_on: as of :func:`gpu_allreduce_job`.
-        touched: as there.
-    """
-
-    return _reduction_job(request, codebooks, GpuScatter, goes_on, touched)
-
-
 def gpu_dense_reduce_scatter_job(
     lane: Lane, flat: torch.Tensor, part: torch.Tensor, mean: bool, counters: Counters, label: str
 ) -> LaneJob:
@@ -202,13 +162,26 @@ def gpu_dense_reduce_scatter_job(
     return side_stream_job([flat, part], reduce_uncompressed)
 
 
-def _reduction_job(
+def gpu_reduction_job(
     request: ReduceRequest,
-    codebooks: GpuCodebooks | None,
-    kind: type[GpuReduction],
-    goes_on: Callable[[], bool] | None,
-    touched: Sequence[torch.Tensor],
+    codebooks: GpuCodebooks | None = None,
+    kind: type[GpuReduction] = GpuReduction,
+    *,
+    goes_on: Callable[[], bool] | None = None,
+    touched: Sequence[torch.Tensor] = (),
 ) -> LaneJob:
+    """Return the job that reduces a buffer on a CUDA device. Its value is the request's result.
+
+    Args:
+        codebooks: the codebooks kept for this buffer; None to make them anew.
+        kind: an all-reduce, or a reduce-scatter, whose mode is not NearLossless, which has no meaning without all
+            gradients.
+        goes_on: for a buffer that no other job writes to, which is then encoded while those before travel. Asked on the
+            lane's thread; True on all ranks leaves the end to the device, as a ``StartedJob``, which no rank has
+            confirmed to the others: :func:`~gcodec.distributed.transport.small_exchange.confirmed` is for the caller.
+        touched: without ``goes_on``, the tensors that the caller's job reads and writes, if it may be confirmed
+            together with those that follow, and then is a ``StartedJob`` (``gpu_chain``).
+    """
     device, lane, label = request.flat.device, request.lane, request.label or "all-reduce"
     stream = side_stream_of(device) if goes_on is None else encoding_stream_of(device)
     mark = stream.mark()
@@ -269,7 +242,7 @@ def gpu_in_place_allreduce_job(
         compress: False to send the values as they are. Types that the codec does not have on GPUs always are.
     """
     if compress and dense.dtype in TYPES:
-        job = gpu_allreduce_job(ReduceRequest(lane, dense, torch.empty_like(dense), mode, mean, Counters(), gradients))
+        job = gpu_reduction_job(ReduceRequest(lane, dense, torch.empty_like(dense), mode, mean, Counters(), gradients))
     else:
         job = gpu_dense_allreduce_job(lane, dense.clone(), mean, Counters(), is_timed=lambda: False)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...compressors.contract import parts_of
+
 #: Values in a piece, where there are several. What a message costs beside its values, some tenths of a millisecond of
 #: processor time, is then a small part of what coding them takes.
 MIN_PIECE, MAX_PIECE = 1 << 20, 1 << 21
@@ -43,6 +45,13 @@ def shares(n_values: int, size: int) -> list[list[Range]]:
     """
     pieces = pieces_of(0, n_values, piece_length(n_values, size))
     return [pieces[rank::size] for rank in range(size)]
+
+
+def equal_shares(n_values: int, size: int) -> list[list[Range]]:
+    """Return the pieces of each rank's part where parts lie one after another, by rank; they are equal if the number of
+    values is a multiple of the ranks."""
+    length = piece_length(n_values, size)
+    return [pieces_of(part.start, part.stop, length) for part in parts_of(n_values, size)]
 
 
 def pieces_of(begin: int, end: int, length: int) -> list[Range]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ...stream import is_refresh_due
-from ..stats import Stats
+from ..stats import Stats, ring_bytes
 from ..transport.lane import Lane
 from ..transport.transfers import labeled
 from .shared_codebooks import MISFIT, SharedCodebooks, Spent
@@ -127,7 +127,7 @@ class CodebookRefresh:
 
     def _begin(self, lane: Lane, async_sum: AsyncSum, tensor: torch.Tensor) -> None:
         async_sum.begin(lane, tensor)
-        self.stats.refresh_bytes += round(2 * (lane.size - 1) / lane.size * tensor.nbytes)
+        self.stats.refresh_bytes += round(ring_bytes(tensor.nbytes, lane.size))
 
     @staticmethod
     def _excess(spent: Spent) -> float:

@@ -6,29 +6,15 @@ from time import perf_counter
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
-from ...compressors.contract import parts_of
 from ..stats import Counters
-from ..transport.delegation import inner_method
+from ..transport.delegation import plain_reduce_scatter
 from ..transport.jobs import LaneJob
 from ..transport.lane import Lane
 from ..transport.transfers import labeled
-from .partition import piece_length, pieces_of
+from .partition import equal_shares
 from .reduce import Reduction
 from .schedule import OneWay, Schedule
-
-
-class ScatterSchedule(OneWay):
-    """Lists the messages of one rank: contributions. The parts are equal and lie one after another, by rank.
-
-    Arguments are those of ``Schedule``, the number of values being a multiple of the ranks.
-    """
-
-    def __init__(self, n_values: int, rank: int, size: int) -> None:
-        super().__init__(n_values, rank, size)
-        length = piece_length(n_values, size)
-        self.shares = [pieces_of(part.start, part.stop, length) for part in parts_of(n_values, size)]
 
 
 class Scatter(Reduction):
@@ -42,7 +28,7 @@ class Scatter(Reduction):
     kind_terms = ("scatter",)
 
     def _schedule_of(self, n_values: int) -> Schedule:
-        return ScatterSchedule(n_values, self.lane.rank, self.lane.size)
+        return OneWay(n_values, self.lane.rank, self.lane.size, equal_shares)
 
     def run(self) -> None:
         """Run the reduce-scatter to its end. Raises as :meth:`Reduction.run`."""
@@ -69,10 +55,8 @@ def dense_reduce_scatter_job(
     """
 
     def reduce_scatter() -> torch.Tensor:
-        start, options = perf_counter(), dist.ReduceScatterOptions()
-        options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
-        scatter = inner_method(lane.group, "reduce_scatter_single")
-        labeled(f"{label}, uncompressed", lambda: scatter(part, flat, options).wait())
+        start = perf_counter()
+        labeled(f"{label}, uncompressed", lambda: plain_reduce_scatter(lane.group, flat, part, mean))
         counters.add_dense(flat.nbytes, lane.size, perf_counter() - start, 1)
         return part
 

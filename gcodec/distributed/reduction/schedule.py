@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..transport.message import CONTRIBUTION, RECEIPT, RESULT
 from ..transport.message_exchange import DueMessage
-from .partition import shares
+from .partition import Range, shares
 
 _AFTER_ALL = (1 << 16) - 1  #: the piece of receipts, which come after all others
 
@@ -35,6 +35,10 @@ class Slot(NamedTuple):
         return DueMessage(self.peer, self.kind, self.piece, self.end - self.begin)
 
 
+#: Returns the pieces of each rank, given the number of values and of ranks.
+SharesOf = Callable[[int, int], list[list[Range]]]
+
+
 class Schedule:
     """Lists the messages of one rank, in the order in which it sends them.
 
@@ -44,14 +48,15 @@ class Schedule:
     Args:
         n_values: values of the buffer.
         size: the number of ranks.
+        shares_of: divides the buffer among the ranks.
 
     Attributes:
         shares: the pieces that each rank sums, by rank.
         others: the other ranks, from the next one on, so that not all ranks send to the same one at once.
     """
 
-    def __init__(self, n_values: int, rank: int, size: int) -> None:
-        self.rank, self.shares = rank, shares(n_values, size)
+    def __init__(self, n_values: int, rank: int, size: int, shares_of: SharesOf = shares) -> None:
+        self.rank, self.shares = rank, shares_of(n_values, size)
         self.others = [(rank + distance) % size for distance in range(1, size)]
 
     def contributed(self) -> list[Slot]:

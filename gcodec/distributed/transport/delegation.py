@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 #: What torch calls, and under which name torch 2.11 has it.
@@ -70,6 +71,13 @@ def inner_method(inner: dist.ProcessGroup, name: str) -> Callable[..., Any]:
     names = _NEWER.get(name), name, NAMES[name]
     method: Callable[..., Any] = next(getattr(inner, each) for each in names if each and hasattr(inner, each))
     return method
+
+
+def plain_reduce_scatter(group: dist.ProcessGroup, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
+    """Sum a tensor over a group of torch's, uncompressed; ``part`` takes this rank's part of the sum, or the mean."""
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
+    inner_method(group, "reduce_scatter_single")(part, flat, options).wait()
 
 
 def hands_on(cls: type) -> type:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from .delegation import inner_method
+from .delegation import inner_method, plain_reduce_scatter
 from .lane import Lane
 from .transfers import Buffers, Transfers
 
@@ -74,7 +74,7 @@ class NcclTransport:
 
     def reduce_scatter(self, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
         """Implement :meth:`GpuTransport.reduce_scatter`."""
-        _reduce_scatter(self.group, flat, part, mean)
+        plain_reduce_scatter(self.group, flat, part, mean)
 
     def close(self, failed: bool) -> None:
         """Implement :meth:`GpuTransport.close`: torch warns of a communicator that nobody has ended, and aborts it."""
@@ -144,17 +144,11 @@ class StagedTransport:
         """Implement :meth:`GpuTransport.reduce_scatter`."""
         staged = flat.cpu()
         result = torch.empty(part.shape, dtype=part.dtype, device="cpu")
-        _reduce_scatter(self.lane.group, staged, result, mean)
+        plain_reduce_scatter(self.lane.group, staged, result, mean)
         part.copy_(result)
 
     def close(self, failed: bool) -> None:
         """Implement :meth:`GpuTransport.close`: the group is the lane's, which ends it."""
-
-
-def _reduce_scatter(group: dist.ProcessGroup, flat: torch.Tensor, part: torch.Tensor, mean: bool) -> None:
-    options = dist.ReduceScatterOptions()
-    options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM)
-    inner_method(group, "reduce_scatter_single")(part, flat, options).wait()
 
 
 def _record_here(*tensors: torch.Tensor) -> None:
