@@ -13,53 +13,40 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 
 from bench.cluster.bed import UNSHAPED, clean_up_when_told_to_end, obstacle
+from bench.cluster.rows import Row, known, names_of, write_beside
 from bench.cluster.runs import Result, train
 from bench.cluster.training import BF16, BUCKET_MB, BYPASS, BYPASS_BF16, FP32
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import read_table, write_table
 
 FILE = "cluster-accuracies.csv"
 METHODS = (FP32, BF16, BYPASS, BYPASS_BF16)
 BLOCK, SETTLE = 6, 30  #: steps of a method in a row; and before all, of methods with a bypass
 RATES = {UNSHAPED: 10, "1gbit": 8, "300mbit": 5, "100mbit": 2}  #: and how many blocks of each method count
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "method",
-    "steps",
-    "step_seconds",
-    "of_fp32",
-    "of_bf16",
-    "nic_bytes",
-    "bytes_of_fp32",
-    "way",
-)
 
 
-def rows_of(result: Result) -> Iterator[list[object]]:
+def rows_of(result: Result) -> Iterator[Row]:
     """Yield a row for each method."""
     n_steps = len(result["runs"][FP32]["seconds"]) - BLOCK  # in the first block, buckets are rebuilt
     blocks = {method: _blocks(run["seconds"][-n_steps:]) for method, run in result["runs"].items()}
     sent = {method: fmean(run["sent"][-n_steps:]) for method, run in result["runs"].items()}
     for method, run in result["runs"].items():
         own = blocks[method]
-        yield [
-            result["model"],
-            result["workers"],
-            result["rate"],
-            method,
-            len(own) * BLOCK,
-            f"{median(own):.5f}",
-            *(f"{median(a / b for a, b in zip(own, blocks[other], strict=True)):.3f}" for other in (FP32, BF16)),
-            f"{sent[method]:.0f}",
-            f"{sent[method] / sent[FP32]:.3f}",
-            run["stats"].get("bypass_way", ""),
-        ]
+        yield {
+            **names_of(result),
+            "method": method,
+            "steps": len(own) * BLOCK,
+            "step_seconds": f"{median(own):.5f}",
+            "of_fp32": f"{median(a / b for a, b in zip(own, blocks[FP32], strict=True)):.3f}",
+            "of_bf16": f"{median(a / b for a, b in zip(own, blocks[BF16], strict=True)):.3f}",
+            "nic_bytes": f"{sent[method]:.0f}",
+            "bytes_of_fp32": f"{sent[method] / sent[FP32]:.3f}",
+            "way": run["stats"].get("bypass_way", ""),
+        }
 
 
 def _blocks(seconds: Sequence[float]) -> list[float]:
@@ -82,27 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     clean_up_when_told_to_end()
     rates = options.rate or ([UNSHAPED] if options.quick else list(RATES))
-    chosen = [
-        (model, workers, rate)
-        for model in options.model or ["gpt"]
-        for workers in options.workers or [2]
-        for rate in rates
-    ]
-    path = options.out / FILE
-    kept = read_table(path)[1] if options.add and path.exists() else []
-    rows: list[list[object]] = [
-        [row[column] for column in COLUMNS]
-        for row in kept
-        if (row["model"], int(row["workers"]), row["rate"]) not in chosen
-    ]
-    for model, workers, rate in chosen:
+    path, rows = options.out / FILE, list[Row]()
+    before = known(path) if options.add else []
+    for model, workers, rate in product(options.model or ["gpt"], options.workers or [2], rates):
         n_blocks = 2 if options.quick else RATES[rate]
         turns = "--settle", str(SETTLE), "--first", str(BLOCK), "--turn", str(BLOCK)
         result = train(model, rate, (1 + n_blocks) * BLOCK, 1, METHODS, options.quick, turns, workers)
         for row in rows_of(result):
-            print(*row, sep=", ", flush=True)
+            print(*row.values(), sep=", ", flush=True)
             rows.append(row)
-        write_table(path, COLUMNS, rows)
+        write_beside(before, path, rows, ("model", "workers", "rate"))
     return 0
 
 

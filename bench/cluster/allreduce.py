@@ -22,10 +22,10 @@ from bench.cluster import methods
 from bench.cluster.bed import RATES, UNSHAPED, Bed, bits_per_second, clean_up_when_told_to_end, obstacle
 from bench.cluster.buffers import dumps_of
 from bench.cluster.coders import CODECS
+from bench.cluster.rows import Row, known, write_beside
 from bench.cluster.team import Team
 from bench.codec import RESULTS
 from bench.data import default_folder
-from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.errors import InvalidArgument
 
 FILE = "cluster-allreduce.csv"
@@ -46,34 +46,6 @@ NAMES = (
     methods.LOSSLESS + methods.WIRE,
     methods.NEAR + methods.WIRE,
     methods.SMALL,
-)
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "method",
-    "values",
-    "rounds",
-    "seconds",
-    "seconds_q1",
-    "seconds_q3",
-    "seconds_least",
-    "normalized",
-    "nic_bytes",
-    "sent_bytes",
-    "ratio",
-    "processor_seconds",
-    "encode_seconds",
-    "level_seconds",
-    "decode_seconds",
-    "sum_seconds",
-    "wait_seconds",
-    "wire_seconds",
-    "line_share",
-    "whole_line_share",
-    "deviation",
-    "load",
-    "gradients",
 )
 Answers = list[dict[str, Any]]
 
@@ -101,31 +73,31 @@ class Series:
         return median(tally[name] for tally in self.tallies) if self.tallies else None
 
 
-def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers: int) -> list[object]:
-    """Return the columns from ``rounds`` to ``whole_line_share``."""
+def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers: int) -> Row:
+    """Return the columns of what was measured."""
     series = found[name]
     seconds, sent = median(series.seconds), median(series.sent)
     low, _, high = quantiles(series.seconds, n=4) if len(series.seconds) > 1 else [seconds] * 3
     wire = wire_seconds(name, found)
     dense = 2 * (workers - 1) / workers * 4 * (1 if name == methods.SMALL else values)
-    tally = [series.tally(f"{part}_seconds") for part in ("encode", "level", "decode", "sum", "wait")]
+    tally = [f"{part}_seconds" for part in ("encode", "level", "decode", "sum", "wait")]
     by_count = sent or series.tally("sent_bytes")
-    return [
-        len(series.seconds),
-        f"{seconds:.5f}",
-        f"{low:.5f}",
-        f"{high:.5f}",
-        f"{min(series.seconds):.5f}",
-        f"{seconds / median(found[methods.FP32].seconds):.4f}" if methods.FP32 in found else "",
-        f"{sent:.0f}",
-        _number(series.tally("sent_bytes"), 0),
-        _number(by_count and dense / by_count, 4),
-        f"{median(series.processor):.5f}",
-        *(_number(part, 5) for part in tally),
-        _number(wire, 5),
-        line_share(sent, wire, rate),
-        line_share(sent, seconds, rate),
-    ]
+    return {
+        "rounds": len(series.seconds),
+        "seconds": f"{seconds:.5f}",
+        "seconds_q1": f"{low:.5f}",
+        "seconds_q3": f"{high:.5f}",
+        "seconds_least": f"{min(series.seconds):.5f}",
+        "normalized": f"{seconds / median(found[methods.FP32].seconds):.4f}" if methods.FP32 in found else "",
+        "nic_bytes": f"{sent:.0f}",
+        "sent_bytes": _number(series.tally("sent_bytes"), 0),
+        "ratio": _number(by_count and dense / by_count, 4),
+        "processor_seconds": f"{median(series.processor):.5f}",
+        **{name: _number(series.tally(name), 5) for name in tally},
+        "wire_seconds": _number(wire, 5),
+        "line_share": line_share(sent, wire, rate),
+        "whole_line_share": line_share(sent, seconds, rate),
+    }
 
 
 def wire_seconds(name: str, found: dict[str, Series]) -> float | None:
@@ -148,8 +120,8 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def measured(team: Team, names: Sequence[str], rates: Sequence[str], most: int) -> Iterator[list[object]]:
-    """Rows of one team, from column ``workers`` on; rate after rate, all methods in turn."""
+def measured(team: Team, names: Sequence[str], rates: Sequence[str], most: int) -> Iterator[Row]:
+    """Rows of one team; rate after rate, all methods in turn."""
     team.bed.shape(UNSHAPED)
     checks = team.ask(command="check", names=names)
     deviations = {name: max(check["deviations"].get(name, 0.0) for check in checks) for name in names}
@@ -163,16 +135,16 @@ def measured(team: Team, names: Sequence[str], rates: Sequence[str], most: int) 
                 series.add([answer[name] for answer in answers])
         for name in names:
             deviation = f"{deviations[name]:.4f}" if deviations[name] else ""
-            yield [
-                team.bed.size,
-                rate,
-                name,
-                values,
-                *row_of(name, results, rate, values, team.bed.size),
-                deviation,
-                _load(),
-                origin,
-            ]
+            yield {
+                "workers": team.bed.size,
+                "rate": rate,
+                "method": name,
+                "values": values,
+                **row_of(name, results, rate, values, team.bed.size),
+                "deviation": deviation,
+                "load": _load(),
+                "gradients": origin,
+            }
 
 
 def _load() -> str:
@@ -196,8 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"skipped: {reason}")
         return 0
     clean_up_when_told_to_end()
-    data, path, rows = (options.data or default_folder()).absolute(), options.out / FILE, []
-    before = _rows_of(path) if options.add and path.exists() else []
+    data, path, rows = (options.data or default_folder()).absolute(), options.out / FILE, list[Row]()
+    before = known(path) if options.add else []
     models = options.model or (MODELS[:1] if options.quick else MODELS)
     try:
         for model in models:
@@ -208,30 +180,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for model in models:
         for workers in options.workers or (WORKERS[:1] if options.quick else WORKERS):
             for row in _of_bed(options, data, model, workers):
-                print(*row[:12], sep=", ", flush=True)
+                print(*list(row.values())[:12], sep=", ", flush=True)
                 rows.append(row)
-                anew = {_key(row) for row in rows}
-                kept = [row for row in before if _key(row) not in anew]
-                write_table(path, COLUMNS, kept + rows)  # each time: what is there when it is cut off is kept
+                write_beside(before, path, rows, ("model", "workers", "rate", "method"))  # each, should it be cut off
     return 0
 
 
-def _rows_of(path: Path) -> list[list[object]]:
-    return [[row[column] for column in COLUMNS] for row in read_table(path)[1]]
-
-
-def _key(row: Sequence[object]) -> str:
-    """Return model, workers, rate and method of a row."""
-    return ", ".join(map(str, row[:4]))
-
-
-def _of_bed(options: argparse.Namespace, data: Path, model: str, workers: int) -> Iterator[list[object]]:
+def _of_bed(options: argparse.Namespace, data: Path, model: str, workers: int) -> Iterator[Row]:
     size = QUICK_BYTES if options.quick else BYTES
     command = ["--data", str(data), "--model", model, "--bytes", str(size), *(["--quick"] if options.quick else [])]
     rates = options.rate or (("1gbit", UNSHAPED) if options.quick else RATES)
     with Bed(workers) as bed, Team(bed, "bench.cluster.allreduce_worker", command) as team:
         for row in measured(team, options.method or NAMES, rates, 3 if options.quick else options.rounds):
-            yield [model, *row]
+            yield {"model": model, **row}
 
 
 if __name__ == "__main__":

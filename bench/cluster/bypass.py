@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from statistics import median, quantiles
+from statistics import median
 
 from bench.cluster.bed import UNSHAPED
 from bench.cluster.minilm import NAME as MINILM
 from bench.cluster.minilm import fetched
+from bench.cluster.rows import Row, names_of, quartiles
 from bench.cluster.runs import Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BYPASS, FP32, GROUP, HOOK
@@ -25,20 +26,6 @@ from bench.cluster.training import BYPASS, FP32, GROUP, HOOK
 FILE = "cluster-bypass.csv"
 FIRST = 36  #: by then hook and process group have decided
 RATES = (UNSHAPED, "2gbit", "1gbit", "100mbit")
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "batch",
-    "method",
-    "steps",
-    "step_seconds",
-    "step_seconds_q1",
-    "step_seconds_q3",
-    "of_plain",
-    "paired",
-    "compressed_share",
-)
 
 
 def _of_batch(model: str, batch: int, steps: int) -> Training:
@@ -53,35 +40,28 @@ TRAININGS = (
 )
 
 
-def rows_of(result: Result) -> Iterator[list[object]]:
+def rows_of(result: Result) -> Iterator[Row]:
     """Yield a row for each method."""
     plain = result["runs"][FP32]["seconds"][FIRST:]
     for method, run in result["runs"].items():
         seconds = run["seconds"][FIRST:]
-        low, middle, high = quantiles(seconds, n=4)
         calls, dense = (after - before for before, after in zip(*run["calls"][-2:], strict=True))
         share = f"{1 - dense / calls:.3f}" if calls else ""
-        yield [
-            result["model"],
-            result["workers"],
-            result["rate"],
-            result["batch"],
-            method,
-            len(seconds),
-            f"{middle:.5f}",
-            f"{low:.5f}",
-            f"{high:.5f}",
-            f"{middle / median(plain):.4f}",
-            f"{median(own / other for own, other in zip(seconds, plain, strict=True)):.4f}",
-            share,
-        ]
+        yield {
+            **names_of(result, "batch"),
+            "method": method,
+            "steps": len(seconds),
+            **quartiles(seconds),
+            "of_plain": f"{median(seconds) / median(plain):.4f}",
+            "paired": f"{median(own / other for own, other in zip(seconds, plain, strict=True)):.4f}",
+            "compressed_share": share,
+        }
 
 
 SWEEP = Sweep(
     "bypass",
     __doc__.splitlines()[0],
     FILE,
-    COLUMNS,
     rows_of,
     (FP32, HOOK, BYPASS, GROUP),
     RATES,

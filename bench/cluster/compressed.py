@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 
+from bench.cluster.rows import Row, names_of, quartiles
 from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import COMPRESSORS, FP16, FP32, NEAR, NOTHING
@@ -20,24 +21,9 @@ from bench.cluster.training import COMPRESSORS, FP16, FP32, NEAR, NOTHING
 FILE = "cluster-compressors.csv"
 METHODS = (NOTHING, FP32, FP16, NEAR, *COMPRESSORS)
 STEPS, QUICK_STEPS = 60, 12
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "method",
-    "steps",
-    "step_seconds",
-    "step_seconds_q1",
-    "step_seconds_q3",
-    "compute_seconds",
-    "communication_seconds",
-    "times_faster",
-    "nic_bytes",
-    "byte_ratio",
-)
 
 
-def rows_of(result: Result) -> Iterator[list[object]]:
+def rows_of(result: Result) -> Iterator[Row]:
     """Yield a row for each method but the one that sends nothing."""
     runs = result["runs"]
     compute = median(runs[NOTHING]["seconds"][IGNORED:])
@@ -45,23 +31,18 @@ def rows_of(result: Result) -> Iterator[list[object]]:
     for method, run in runs.items():
         if method == NOTHING:
             continue
-        low, middle, high = quantiles(run["seconds"][IGNORED:], n=4)
-        sent = fmean(run["sent"][IGNORED:])
-        yield [
-            result["model"],
-            result["workers"],
-            result["rate"],
-            method,
-            len(run["seconds"]) - IGNORED,
-            f"{middle:.5f}",
-            f"{low:.5f}",
-            f"{high:.5f}",
-            f"{compute:.5f}",
-            f"{middle - compute:.5f}",
-            f"{dense / middle:.3f}",
-            f"{sent:.0f}",
-            f"{dense_bytes / sent:.2f}",
-        ]
+        seconds, sent = run["seconds"][IGNORED:], fmean(run["sent"][IGNORED:])
+        yield {
+            **names_of(result),
+            "method": method,
+            "steps": len(seconds),
+            **quartiles(seconds),
+            "compute_seconds": f"{compute:.5f}",
+            "communication_seconds": f"{median(seconds) - compute:.5f}",
+            "times_faster": f"{dense / median(seconds):.3f}",
+            "nic_bytes": f"{sent:.0f}",
+            "byte_ratio": f"{dense_bytes / sent:.2f}",
+        }
 
 
 MODELS = ("cnn", "lstm", "transformer")
@@ -69,7 +50,6 @@ SWEEP = Sweep(
     "compressed",
     __doc__.splitlines()[0],
     FILE,
-    COLUMNS,
     rows_of,
     METHODS,
     (RATE, "100mbit"),

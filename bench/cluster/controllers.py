@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from statistics import fmean, median
 
+from bench.cluster.rows import Row, names_of
 from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import FP32
@@ -31,45 +32,27 @@ METHODS = (
 )
 SLOW_RATE = "100mbit"
 STEPS, QUICK_STEPS = 150, 12
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "seed",
-    "method",
-    "steps",
-    "loss",
-    "seconds",
-    "step_seconds",
-    "times_faster",
-    "nic_bytes",
-    "byte_ratio",
-    "float_ratio",
-)
 
 
-def rows_of(result: Result) -> Iterator[list[object]]:
+def rows_of(result: Result) -> Iterator[Row]:
     """Yield a row for each method, the dense one first."""
     runs = result["runs"]
     dense_seconds, dense_bytes = sum(runs[FP32]["seconds"][IGNORED:]), fmean(runs[FP32]["sent"][IGNORED:])
     for method, run in runs.items():
         seconds, sent, steps = run["seconds"][IGNORED:], fmean(run["sent"][IGNORED:]), len(run["losses"])
         floats = run["stats"]["compressor"]["float_ratio"] if run["stats"] else 1.0
-        yield [
-            result["model"],
-            result["workers"],
-            result["rate"],
-            result["seed"],
-            method,
-            steps,
-            f"{fmean(run['losses'][-max(steps // 10, 1) :]):.4f}",
-            f"{sum(seconds):.3f}",
-            f"{median(seconds):.5f}",
-            f"{dense_seconds / sum(seconds):.3f}",
-            f"{sent:.0f}",
-            f"{dense_bytes / sent:.2f}",
-            f"{floats:.2f}",
-        ]
+        yield {
+            **names_of(result, "seed"),
+            "method": method,
+            "steps": steps,
+            "loss": f"{fmean(run['losses'][-max(steps // 10, 1) :]):.4f}",
+            "seconds": f"{sum(seconds):.3f}",
+            "step_seconds": f"{median(seconds):.5f}",
+            "times_faster": f"{dense_seconds / sum(seconds):.3f}",
+            "nic_bytes": f"{sent:.0f}",
+            "byte_ratio": f"{dense_bytes / sent:.2f}",
+            "float_ratio": f"{floats:.2f}",
+        }
 
 
 MODELS = ("cnn", "lstm", "transformer")
@@ -77,7 +60,6 @@ SWEEP = Sweep(
     "controllers",
     __doc__.splitlines()[0],
     FILE,
-    COLUMNS,
     rows_of,
     METHODS,
     (RATE, SLOW_RATE),

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
+from bench.cluster.rows import Row, names_of
 from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR
@@ -25,23 +26,9 @@ FILE = "cluster-drops.csv"
 METHODS = (FP32, BF16, LOSSLESS, NEAR, FIXED_BF16)
 DROPS, STEPS = (600, 800), 1000
 SETTLED = 20  #: steps of a learning rate before they count
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "seed",
-    "learning_rate",
-    "method",
-    "steps",
-    "loss",
-    "step_seconds",
-    "of_fp32",
-    "nic_bytes",
-    "bytes_of_fp32",
-)
 
 
-def rows_of(result: Result) -> Iterator[list[object]]:
+def rows_of(result: Result) -> Iterator[Row]:
     """Yield a row for each learning rate and method, the dense one first; of all steps together at the end."""
     runs, rates = result["runs"], result["learning_rates"]
     edges = [0, *result["drops"], len(rates)]
@@ -51,20 +38,17 @@ def rows_of(result: Result) -> Iterator[list[object]]:
         dense_seconds, dense_bytes = (fmean(runs[FP32][key][settled:end]) for key in ("seconds", "sent"))
         for method, run in runs.items():
             seconds, sent = (run[key][settled:end] for key in ("seconds", "sent"))
-            yield [
-                result["model"],
-                result["workers"],
-                result["rate"],
-                result["seed"],
-                "all" if whole else f"{rates[end - 1]:g}",
-                method,
-                end - begin,
-                f"{fmean(run['losses'][end - max((end - begin) // 10, 1) : end]):.5f}",
-                f"{median(seconds):.5f}",
-                f"{fmean(seconds) / dense_seconds:.4f}",
-                f"{fmean(sent):.0f}",
-                f"{fmean(sent) / dense_bytes:.4f}",
-            ]
+            yield {
+                **names_of(result, "seed"),
+                "learning_rate": "all" if whole else f"{rates[end - 1]:g}",
+                "method": method,
+                "steps": end - begin,
+                "loss": f"{fmean(run['losses'][end - max((end - begin) // 10, 1) : end]):.5f}",
+                "step_seconds": f"{median(seconds):.5f}",
+                "of_fp32": f"{fmean(seconds) / dense_seconds:.4f}",
+                "nic_bytes": f"{fmean(sent):.0f}",
+                "bytes_of_fp32": f"{fmean(sent) / dense_bytes:.4f}",
+            }
 
 
 def table(results: Path) -> list[str]:
@@ -108,7 +92,6 @@ SWEEP = Sweep(
     "drops",
     __doc__.splitlines()[0],
     FILE,
-    COLUMNS,
     rows_of,
     METHODS,
     (RATE,),

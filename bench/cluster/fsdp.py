@@ -29,10 +29,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from bench.cluster.allreduce import line_share
 from bench.cluster.bed import UNSHAPED, Bed, clean_up_when_told_to_end, obstacle
 from bench.cluster.counters import traffic
+from bench.cluster.rows import Row, known, write_beside
 from bench.cluster.team import Team, serve
 from bench.codec import RESULTS
 from bench.markdown import markdown, source
-from gcodec.benchmark.csv_tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table
 from gcodec.distributed import Bypass, compress_fsdp
 
 FILE = "cluster-fsdp.csv"
@@ -44,8 +45,6 @@ STEPS = {"100mbit": 4, "300mbit": 6}  #: of the slow rates
 MOST_STEPS = 10
 WARM_UP = 24  #: steps before anything is timed: kernels, codebooks, and the bypass' first trial
 WIDTH, LAYERS, VOCABULARY, CONTEXT, BATCH = 512, 4, 8192, 4, 1  #: few tokens: without AMX, bfloat16 is slow
-COLUMNS = ("workers", "rate", "method", "parameters", "steps", "seconds", "seconds_q1", "seconds_q3", "normalized",
-           "nic_bytes", "line_share")  # fmt: skip
 
 
 class Decoder(nn.Module):
@@ -133,8 +132,9 @@ class Worker:
         return {"checksums": checksums, "values": n_values}
 
 
-def measured(team: Team, rates: Sequence[str], most: int, warm_up: int) -> Iterator[list[object]]:
+def measured(team: Team, rates: Sequence[str], most: int, warm_up: int) -> Iterator[Row]:
     """Rows of one team; rate after rate, all methods in turn."""
+    n_values = team.ask(command="compare", patience=1200.0)[0]["values"]
     team.bed.shape(UNSHAPED)
     team.ask(command="train", steps=warm_up, patience=1200.0)
     for rate in rates:
@@ -148,17 +148,19 @@ def measured(team: Team, rates: Sequence[str], most: int, warm_up: int) -> Itera
         for name in METHODS:
             low, middle, high = quantiles(times[name], n=4)
             sent = mean(step["sent"] for rank in answers for step in rank[name])
-            yield [
-                rate,
-                name,
-                len(times[name]),
-                f"{middle:.4f}",
-                f"{low:.4f}",
-                f"{high:.4f}",
-                f"{middle / median(times[PLAIN]):.4f}",
-                f"{sent:.0f}",
-                line_share(sent, middle, rate),
-            ]
+            yield {
+                "workers": team.bed.size,
+                "rate": rate,
+                "method": name,
+                "parameters": n_values,
+                "steps": len(times[name]),
+                "seconds": f"{middle:.4f}",
+                "seconds_q1": f"{low:.4f}",
+                "seconds_q3": f"{high:.4f}",
+                "normalized": f"{middle / median(times[PLAIN]):.4f}",
+                "nic_bytes": f"{sent:.0f}",
+                "line_share": line_share(sent, middle, rate),
+            }
 
 
 def table(results: Path) -> list[str]:
@@ -207,23 +209,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"skipped: {reason}")
         return 0
     clean_up_when_told_to_end()
-    path, rows = options.out / FILE, []
-    before = [[row[name] for name in COLUMNS] for row in read_table(path)[1]] if options.add and path.exists() else []
+    path, rows = options.out / FILE, list[Row]()
+    before = known(path) if options.add else []
     for workers in options.workers or (WORKERS[:1] if options.quick else WORKERS):
         with Bed(workers) as bed, Team(bed, "bench.cluster.fsdp", ["--worker"]) as team:
             rates = options.rate or (("1gbit", UNSHAPED) if options.quick else RATES)
-            n_values = team.ask(command="compare", patience=1200.0)[0]["values"]
-            for rate, name, *rest in measured(
-                team, rates, 3 if options.quick else MOST_STEPS, 3 if options.quick else WARM_UP
-            ):
-                rows.append([workers, rate, name, n_values, *rest])
-                print(*rows[-1], sep=", ", flush=True)
+            most, warm_up = (3, 3) if options.quick else (MOST_STEPS, WARM_UP)
+            for row in measured(team, rates, most, warm_up):
+                rows.append(row)
+                print(*row.values(), sep=", ", flush=True)
             checksums = team.ask(command="compare", patience=1200.0)[0]["checksums"]
             if workers == 2 and len(set(checksums.values())) > 1:
                 print(f"methods end with different parameters: {checksums}", file=sys.stderr)
                 return 1
-        anew = {tuple(map(str, row[:3])) for row in rows}
-        write_table(path, COLUMNS, [row for row in before if tuple(map(str, row[:3])) not in anew] + rows)
+        write_beside(before, path, rows, ("workers", "rate", "method"))
     return 0
 
 

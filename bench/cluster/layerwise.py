@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, median
 
+from bench.cluster.rows import Row, names_of
 from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import FP32, LAYERWISE
@@ -26,24 +27,9 @@ FILE = "cluster-layerwise.csv"
 METHODS = (FP32, *LAYERWISE)
 SLOW_RATE = "100mbit"
 STEPS, QUICK_STEPS = 100, 12
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "seed",
-    "method",
-    "steps",
-    "loss",
-    "seconds",
-    "step_seconds",
-    "times_faster",
-    "of_uniform",
-    "nic_bytes",
-    "payload_ratio",
-)
 
 
-def rows_of(result: Result) -> Iterator[list[object]]:
+def rows_of(result: Result) -> Iterator[Row]:
     """Yield a row for each method, the dense one first."""
     runs = result["runs"]
     seconds_of = {method: sum(run["seconds"][IGNORED:]) for method, run in runs.items()}
@@ -51,21 +37,18 @@ def rows_of(result: Result) -> Iterator[list[object]]:
     for method, run in runs.items():
         steps, seconds = len(run["losses"]), seconds_of[method]
         ratio = run["stats"]["compressor"]["ratio"] if run["stats"] else 1.0
-        yield [
-            result["model"],
-            result["workers"],
-            result["rate"],
-            result["seed"],
-            method,
-            steps,
-            f"{fmean(run['losses'][-max(steps // 10, 1) :]):.4f}",
-            f"{seconds:.3f}",
-            f"{median(run['seconds'][IGNORED:]):.5f}",
-            f"{seconds_of[FP32] / seconds:.3f}",
-            f"{uniform / seconds:.3f}",
-            f"{fmean(run['sent'][IGNORED:]):.0f}",
-            f"{ratio:.2f}",
-        ]
+        yield {
+            **names_of(result, "seed"),
+            "method": method,
+            "steps": steps,
+            "loss": f"{fmean(run['losses'][-max(steps // 10, 1) :]):.4f}",
+            "seconds": f"{seconds:.3f}",
+            "step_seconds": f"{median(run['seconds'][IGNORED:]):.5f}",
+            "times_faster": f"{seconds_of[FP32] / seconds:.3f}",
+            "of_uniform": f"{uniform / seconds:.3f}",
+            "nic_bytes": f"{fmean(run['sent'][IGNORED:]):.0f}",
+            "payload_ratio": f"{ratio:.2f}",
+        }
 
 
 def table(results: Path) -> list[str]:
@@ -101,7 +84,6 @@ SWEEP = Sweep(
     "layerwise",
     __doc__.splitlines()[0],
     FILE,
-    COLUMNS,
     rows_of,
     METHODS,
     (SLOW_RATE, RATE),

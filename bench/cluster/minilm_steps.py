@@ -14,10 +14,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 
 from bench.cluster.bed import bits_per_second
 from bench.cluster.minilm import NAME, fetched
+from bench.cluster.rows import Row, names_of, quartiles
 from bench.cluster.runs import IGNORED, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR
@@ -28,26 +29,9 @@ FILE = "cluster-minilm.csv"
 METHODS = (FP32, BF16, LOSSLESS, NEAR, FIXED_BF16)
 RATES = ("10gbit", "1gbit", "300mbit", "100mbit")
 STEPS = 8  #: that count
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "batch",
-    "method",
-    "steps",
-    "step_seconds",
-    "step_seconds_q1",
-    "step_seconds_q3",
-    "of_fp32",
-    "of_bf16",
-    "processor_seconds",
-    "nic_bytes",
-    "bytes_of_fp32",
-    "line_share",
-)
 
 
-def rows_of(result: Result) -> Iterator[list[object]]:
+def rows_of(result: Result) -> Iterator[Row]:
     """Yield a row for each method."""
     runs = {
         method: {key: run[key][IGNORED:] for key in ("seconds", "sent", "processor")}
@@ -55,24 +39,19 @@ def rows_of(result: Result) -> Iterator[list[object]]:
     }
     dense = runs[FP32]
     for method, run in runs.items():
-        low, middle, high = quantiles(run["seconds"], n=4)
-        sent = fmean(run["sent"])
-        yield [
-            result["model"],
-            result["workers"],
-            result["rate"],
-            result["batch"],
-            method,
-            len(run["seconds"]),
-            f"{middle:.4f}",
-            f"{low:.4f}",
-            f"{high:.4f}",
-            *(f"{_beside(run['seconds'], runs[other]['seconds']):.3f}" for other in (FP32, BF16)),
-            f"{median(run['processor']):.4f}",
-            f"{sent:.0f}",
-            f"{sent / fmean(dense['sent']):.4f}",
-            f"{8 * sent / middle / bits_per_second(result['rate']):.4f}",
-        ]
+        seconds, sent = run["seconds"], fmean(run["sent"])
+        yield {
+            **names_of(result, "batch"),
+            "method": method,
+            "steps": len(seconds),
+            **quartiles(seconds, 4),
+            "of_fp32": f"{_beside(seconds, runs[FP32]['seconds']):.3f}",
+            "of_bf16": f"{_beside(seconds, runs[BF16]['seconds']):.3f}",
+            "processor_seconds": f"{median(run['processor']):.4f}",
+            "nic_bytes": f"{sent:.0f}",
+            "bytes_of_fp32": f"{sent / fmean(dense['sent']):.4f}",
+            "line_share": f"{8 * sent / median(seconds) / bits_per_second(result['rate']):.4f}",
+        }
 
 
 def _beside(seconds: Sequence[float], others: Sequence[float]) -> float:
@@ -119,7 +98,6 @@ SWEEP = Sweep(
     "minilm_steps",
     __doc__.splitlines()[0],
     FILE,
-    COLUMNS,
     rows_of,
     METHODS,
     RATES,

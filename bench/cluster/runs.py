@@ -16,16 +16,17 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, quantiles
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
 from bench.cluster.bed import RATES, UNSHAPED, Bed, clean_up_when_told_to_end, obstacle
+from bench.cluster.rows import Row, names_of, quartiles
 from bench.cluster.team import run_all
 from bench.cluster.training import BF16, CONTROL, FIXED_BF16, FP16, FP32, LOSSLESS, NEAR
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import write_records
 
 TRAINING, DEVIATIONS, STEPS = "cluster-training.csv", "cluster-deviations.csv", "cluster-steps.csv"
 WORKERS = 2  #: one core each
@@ -39,54 +40,6 @@ IGNORED = 5  #: steps before times count: buckets are rebuilt, codebooks made
 STEPS_TIMED = 40
 BINS = 41
 TIME_LIMIT = 3600.0
-TRAINING_COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "seed",
-    "method",
-    "step",
-    "loss",
-    "elapsed_seconds",
-    "step_seconds",
-    "nic_bytes",
-    "bits_per_symbol",
-    "entropy_per_symbol",
-)
-STEPS_COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "method",
-    "steps",
-    "step_seconds",
-    "step_seconds_q1",
-    "step_seconds_q3",
-    "of_fp32",
-    "nic_bytes",
-    "bytes_of_fp32",
-    "bytes_of_bf16",
-    "sent_bytes",
-    "refresh_bytes",
-    "encode_seconds",
-    "decode_seconds",
-    "wait_seconds",
-    "bits_per_symbol",
-)
-DEVIATIONS_COLUMNS = (
-    "model",
-    "method",
-    "seeds",
-    "steps",
-    "low",
-    "high",
-    "count",
-    "rms",
-    "q05",
-    "q95",
-    "mean",
-    "final_loss",
-)
 Result = dict[str, Any]
 
 
@@ -149,26 +102,24 @@ def train(
     return result | {"rate": rate}
 
 
-def training_rows(result: Result) -> Iterator[list[object]]:
+def training_rows(result: Result) -> Iterator[Row]:
     """Rows of ``cluster-training.csv``: means over blocks of steps."""
     for method, run in result["runs"].items():
         elapsed = 0.0
         for begin in range(0, len(run["losses"]), BLOCK):
             part = slice(begin, begin + BLOCK)
             elapsed += sum(run["seconds"][part])
-            yield [
-                result["model"],
-                result["workers"],
-                result["rate"],
-                result["seed"],
-                method,
-                begin + len(run["losses"][part]),
-                f"{fmean(run['losses'][part]):.5f}",
-                f"{elapsed:.3f}",
-                f"{median(run['seconds'][part]):.5f}",
-                f"{fmean(run['sent'][part]):.0f}",
-                *(_known_mean(run[key][part]) for key in ("bits", "entropies")),
-            ]
+            yield {
+                **names_of(result, "seed"),
+                "method": method,
+                "step": begin + len(run["losses"][part]),
+                "loss": f"{fmean(run['losses'][part]):.5f}",
+                "elapsed_seconds": f"{elapsed:.3f}",
+                "step_seconds": f"{median(run['seconds'][part]):.5f}",
+                "nic_bytes": f"{fmean(run['sent'][part]):.0f}",
+                "bits_per_symbol": _known_mean(run["bits"][part]),
+                "entropy_per_symbol": _known_mean(run["entropies"][part]),
+            }
 
 
 def _known_mean(numbers: Sequence[float]) -> str:
@@ -177,7 +128,7 @@ def _known_mean(numbers: Sequence[float]) -> str:
     return f"{fmean(known):.4f}" if known else ""
 
 
-def step_rows(result: Result) -> Iterator[list[object]]:
+def step_rows(result: Result) -> Iterator[Row]:
     """Rows of ``cluster-steps.csv``: medians of seconds, means of bytes once the training has settled."""
     bytes_of = {method: settled(run["sent"]) for method, run in result["runs"].items()}
     seconds_of = {method: run["seconds"][IGNORED:] for method, run in result["runs"].items()}
@@ -186,27 +137,22 @@ def step_rows(result: Result) -> Iterator[list[object]]:
         if method.startswith(CONTROL):
             continue
         seconds, sent, steps = seconds_of[method], bytes_of[method], len(run["losses"])
-        low, middle, high = quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
         stats = run["stats"]
-        yield [
-            result["model"],
-            result["workers"],
-            result["rate"],
-            method,
-            steps,
-            f"{middle:.5f}",
-            f"{low:.5f}",
-            f"{high:.5f}",
-            _share(middle, median(seconds_of[FP32]) if FP32 in seconds_of else None),
-            f"{sent:.0f}",
-            _share(sent, dense),
-            _share(sent, half),
-            *(
-                _each(stats, name, steps)
+        yield {
+            **names_of(result),
+            "method": method,
+            "steps": steps,
+            **quartiles(seconds),
+            "of_fp32": _share(median(seconds), median(seconds_of[FP32]) if FP32 in seconds_of else None),
+            "nic_bytes": f"{sent:.0f}",
+            "bytes_of_fp32": _share(sent, dense),
+            "bytes_of_bf16": _share(sent, half),
+            **{
+                name: _each(stats, name, steps)
                 for name in ("sent_bytes", "refresh_bytes", "encode_seconds", "decode_seconds", "wait_seconds")
-            ),
-            f"{stats['bits_per_symbol']:.4f}" if stats else "",
-        ]
+            },
+            "bits_per_symbol": f"{stats['bits_per_symbol']:.4f}" if stats else "",
+        }
 
 
 def settled(numbers: Sequence[float]) -> float:
@@ -233,7 +179,7 @@ def deviations_of(results: Sequence[Result]) -> dict[str, np.ndarray]:
     }
 
 
-def deviation_rows(results: Sequence[Result]) -> Iterator[list[object]]:
+def deviation_rows(results: Sequence[Result]) -> Iterator[Row]:
     """Rows of ``cluster-deviations.csv``: a histogram for each method, in the same bins; the last are open."""
     outcome = deviations_of(results)
     controls = np.concatenate([values for method, values in outcome.items() if method.startswith(CONTROL)])
@@ -243,18 +189,20 @@ def deviation_rows(results: Sequence[Result]) -> Iterator[list[object]]:
     for method, values in outcome.items():
         counts, _ = np.histogram(np.clip(values, -limit, limit), edges)
         final = fmean(fmean(result["runs"][method]["losses"][-2 * BLOCK :]) for result in results)
-        facts = [np.sqrt(np.mean(values**2)), *np.quantile(values, (0.05, 0.95)), values.mean(), final]
+        low, high = np.quantile(values, (0.05, 0.95))
+        rms, mean = np.sqrt(np.mean(values**2)), values.mean()
+        facts = {"rms": rms, "q05": low, "q95": high, "mean": mean, "final_loss": final}
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
-            yield [
-                results[0]["model"],
-                method,
-                len(results),
-                steps,
-                f"{low:.6g}",
-                f"{high:.6g}",
-                int(count),
-                *(f"{fact:.6g}" for fact in facts),
-            ]
+            yield {
+                "model": results[0]["model"],
+                "method": method,
+                "seeds": len(results),
+                "steps": steps,
+                "low": f"{low:.6g}",
+                "high": f"{high:.6g}",
+                "count": int(count),
+                **{name: f"{fact:.6g}" for name, fact in facts.items()},
+            }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -271,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"skipped: {reason}")
         return 0
     clean_up_when_told_to_end()
-    tables: dict[str, list[list[object]]] = {TRAINING: [], DEVIATIONS: [], STEPS: []}
+    tables: dict[str, list[Row]] = {TRAINING: [], DEVIATIONS: [], STEPS: []}
     plans = QUICK_PLANS if options.quick else PLANS
     for model in options.model or plans:
         plan = plans.get(model, QUICK_PLANS["cnn"])
@@ -286,10 +234,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for rate in () if options.no_rates or options.quick else [rate for rate in RATES if rate != RATE]:
             tables[STEPS] += step_rows(train(model, rate, STEPS_TIMED, plan.seeds[0], TIMED))
             print(f"{model}, {rate}: done", flush=True)
-        for (name, rows), columns in zip(
-            tables.items(), (TRAINING_COLUMNS, DEVIATIONS_COLUMNS, STEPS_COLUMNS), strict=True
-        ):
-            write_table(options.out / name, columns, rows)  # after each model: what is there is kept
+        for name, rows in tables.items():
+            write_records(options.out / name, rows)  # after each model: what is there is kept
     return 0
 
 

@@ -18,62 +18,45 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 from bench.cluster.allreduce import FILE as ALL_REDUCES
 from bench.cluster.bed import UNSHAPED, clean_up_when_told_to_end, obstacle
 from bench.cluster.methods import SMALL
 from bench.cluster.model import FROM_RATE, FROM_WORKERS, Costs, costs_of, ring
+from bench.cluster.rows import names_of, quartiles
 from bench.cluster.runs import IGNORED, RATE, Result, train
 from bench.cluster.runs import STEPS as STEP_FILE
 from bench.cluster.training import FP32, NEAR, NOTHING
 from bench.codec import RESULTS
 from bench.experiments.lgreco.waiting import FORWARD
 from bench.markdown import markdown, rounded, source
-from gcodec.benchmark.csv_tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table, write_records
 
 FILE, MODEL = "cluster-scaling.csv", "cluster-scaling-model.csv"
 METHODS = (NOTHING, FP32, NEAR)
 MODELS, WORKERS, RATES = ("cnn", "lstm"), (2, 4), (RATE, "100mbit")
 STEPS, QUICK_STEPS = 25, 8
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "method",
-    "steps",
-    "step_seconds",
-    "step_seconds_q1",
-    "step_seconds_q3",
-    "compute_seconds",
-    "efficiency",
-    "times_faster",
-)
 MODELED_WORKERS, GBPS = (2, 4, 8, 16, 32, 64), (0.1, 1, 10)
 BUCKETS = 6  #: of equal size
-MODEL_COLUMNS = ("model", "workers", "gbps", "method", "compute_seconds", "step_seconds", "efficiency", "times_faster")
 Row = Mapping[str, str]
 
 
-def rows_of(result: Result) -> Iterator[list[object]]:
+def rows_of(result: Result) -> Iterator[dict[str, object]]:
     """Yield a row for each method but the one that sends nothing."""
     seconds = {method: run["seconds"][IGNORED:] for method, run in result["runs"].items()}
     compute, dense = median(seconds[NOTHING]), median(seconds[FP32])
     for method in METHODS[1:]:
-        low, middle, high = quantiles(seconds[method], n=4)
-        yield [
-            result["model"],
-            result["workers"],
-            result["rate"],
-            method,
-            len(seconds[method]),
-            f"{middle:.5f}",
-            f"{low:.5f}",
-            f"{high:.5f}",
-            f"{compute:.5f}",
-            f"{compute / middle:.4f}",
-            f"{dense / middle:.4f}",
-        ]
+        middle = median(seconds[method])
+        yield {
+            **names_of(result),
+            "method": method,
+            "steps": len(seconds[method]),
+            **quartiles(seconds[method]),
+            "compute_seconds": f"{compute:.5f}",
+            "efficiency": f"{compute / middle:.4f}",
+            "times_faster": f"{dense / middle:.4f}",
+        }
 
 
 def step_seconds(
@@ -88,7 +71,7 @@ def step_seconds(
     return end
 
 
-def modeled(steps: Sequence[Row], all_reduces: Sequence[Row]) -> Iterator[list[object]]:
+def modeled(steps: Sequence[Row], all_reduces: Sequence[Row]) -> Iterator[dict[str, object]]:
     """Yield every model, number of workers and link; models without measured all-reduces are left out.
 
     Computation is a step of fp32 without a limit on the link, which is a little more, and flatters all methods; the
@@ -108,16 +91,16 @@ def modeled(steps: Sequence[Row], all_reduces: Sequence[Row]) -> Iterator[list[o
             link = compute, float(free[0]["nic_bytes"]), workers, alpha, 8 / (gbps * 1e9)
             dense = step_seconds(*link)
             for method, seconds in ((FP32, dense), (NEAR, step_seconds(*link, costs_of(costs[NEAR])))):
-                yield [
-                    model,
-                    workers,
-                    gbps,
-                    method,
-                    f"{compute:.5f}",
-                    f"{seconds:.5f}",
-                    f"{compute / seconds:.4f}",
-                    f"{dense / seconds:.4f}",
-                ]
+                yield {
+                    "model": model,
+                    "workers": workers,
+                    "gbps": gbps,
+                    "method": method,
+                    "compute_seconds": f"{compute:.5f}",
+                    "step_seconds": f"{seconds:.5f}",
+                    "efficiency": f"{compute / seconds:.4f}",
+                    "times_faster": f"{dense / seconds:.4f}",
+                }
 
 
 def measured_table(results: Path) -> list[str]:
@@ -171,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (bench/results)")
     options = parser.parse_args(arguments)
     steps, all_reduces = (read_table(RESULTS / name)[1] for name in (STEP_FILE, ALL_REDUCES))
-    write_table(options.out / MODEL, MODEL_COLUMNS, modeled(steps, all_reduces))
+    write_records(options.out / MODEL, modeled(steps, all_reduces))
     if options.modeled:
         return 0
     if (reason := obstacle()) is not None:
@@ -184,14 +167,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(options: argparse.Namespace) -> None:
     """Train, and write what was measured after each training."""
-    rows: list[list[object]] = []
+    rows: list[dict[str, object]] = []
     models, rates = (MODELS[:1], RATES[:1]) if options.quick else (options.model or MODELS, RATES)
     for model, workers, rate in product(models, WORKERS, rates):
         steps = QUICK_STEPS if options.quick else STEPS + IGNORED
         for row in rows_of(train(model, rate, steps, 1, METHODS, options.quick, workers=workers)):
-            print(*row, sep=", ", flush=True)
+            print(*row.values(), sep=", ", flush=True)
             rows.append(row)
-        write_table(options.out / FILE, COLUMNS, rows)
+        write_records(options.out / FILE, rows)
 
 
 if __name__ == "__main__":

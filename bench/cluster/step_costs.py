@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from statistics import fmean, median
 
 from bench.cluster.bed import UNSHAPED
+from bench.cluster.rows import Row, names_of
 from bench.cluster.runs import IGNORED, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR, NOTHING, PLAIN_COMPRESSORS
@@ -22,41 +23,28 @@ from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR, NOTHI
 FILE = "cluster-step-costs.csv"
 METHODS = (NOTHING, FP32, BF16, LOSSLESS, NEAR, FIXED_BF16, *PLAIN_COMPRESSORS)
 STEPS, QUICK_STEPS = 40, 8
-COLUMNS = (
-    "model",
-    "workers",
-    "rate",
-    "method",
-    "steps",
-    "processor_seconds",
-    "step_seconds",
-    "nic_bytes",
-    "bytes_of_fp32",
-)
 
 
-def rows_of(result: Result) -> Iterator[list[object]]:
+def rows_of(result: Result) -> Iterator[Row]:
     """Yield a row for each method."""
     runs = result["runs"]
     sent = {method: fmean(run["sent"][IGNORED:]) for method, run in runs.items()}
     for method, run in runs.items():
-        yield [
-            result["model"],
-            result["workers"],
-            result["rate"],
-            method,
-            len(run["seconds"]) - IGNORED,
-            *(f"{median(run[key][IGNORED:]):.5f}" for key in ("processor", "seconds")),
-            f"{sent[method]:.0f}",
-            f"{sent[method] / sent[FP32]:.4f}" if sent[FP32] else "",
-        ]
+        yield {
+            **names_of(result),
+            "method": method,
+            "steps": len(run["seconds"]) - IGNORED,
+            "processor_seconds": f"{median(run['processor'][IGNORED:]):.5f}",
+            "step_seconds": f"{median(run['seconds'][IGNORED:]):.5f}",
+            "nic_bytes": f"{sent[method]:.0f}",
+            "bytes_of_fp32": f"{sent[method] / sent[FP32]:.4f}" if sent[FP32] else "",
+        }
 
 
 SWEEP = Sweep(
     "step_costs",
     __doc__.splitlines()[0],
     FILE,
-    COLUMNS,
     rows_of,
     METHODS,
     (UNSHAPED,),

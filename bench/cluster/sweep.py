@@ -1,7 +1,7 @@
 """Trainings on the bed, model after model and rate after rate: the command line of every table of steps.
 
-Rows are written after each training, those of the trainings before it among them: what is there when a sweep is cut off
-is kept.
+Rows are written after each training, those of the trainings before it among them, so that nothing is lost when a sweep
+is cut off.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.cluster.bed import RATES, clean_up_when_told_to_end, obstacle
+from bench.cluster.rows import Row, known, write_beside
 from bench.cluster.runs import Result, train
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import read_table, write_table
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Sweep:
 
     Attributes:
         name: of the module, whose docstring's first line is ``summary``.
-        file: the CSV file, with ``columns``, of which ``rows_of`` makes those of one training.
+        file: the CSV file, of which ``rows_of`` makes the rows of one training.
         rates: of the bed.
         trainings: of all models that ``--model`` may name; those of ``usual`` run without it.
         quick: the only training, at the first rate only, to try it out.
@@ -44,8 +44,7 @@ class Sweep:
     name: str
     summary: str
     file: str
-    columns: tuple[str, ...]
-    rows_of: Callable[[Result], Iterator[list[object]]]
+    rows_of: Callable[[Result], Iterator[Row]]
     methods: tuple[str, ...]
     rates: tuple[str, ...]
     trainings: tuple[Training, ...]
@@ -61,21 +60,15 @@ class Sweep:
             return 0
         clean_up_when_told_to_end()
         self.prepare()
-        rows = self.kept(options) if options.add else []
+        path, rows = options.out / self.file, list[Row]()
+        before = known(path) if options.add else []
         for training, rate in self.chosen(options):
             result = train(training.model, rate, training.steps, 1, self.methods, training.small, training.more)
             for row in self.rows_of(result):
-                print(*row, sep=", ", flush=True)
+                print(*row.values(), sep=", ", flush=True)
                 rows.append(row)
-            write_table(options.out / self.file, self.columns, rows)
+            write_beside(before, path, rows, ("model", "rate"))
         return 0
-
-    def kept(self, options: argparse.Namespace) -> list[list[object]]:
-        """Return the rows that are there, but for those of trainings that are to be made."""
-        path = options.out / self.file
-        anew = {(training.model, rate) for training, rate in self.chosen(options)}
-        result = read_table(path)[1] if path.exists() else []
-        return [[row[column] for column in self.columns] for row in result if (row["model"], row["rate"]) not in anew]
 
     def chosen(self, options: argparse.Namespace) -> list[tuple[Training, str]]:
         """Return what to train, at which rates."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,82 +22,50 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
     rows = list(rows)
     copies = {row.dump: row for row in rows if row.codec == COPY}
-    columns = (
-        "data",
-        "mode",
-        "codec",
-        "original_bytes",
-        "compressed_bytes",
-        "values",
-        "percent",
-        "bits_per_value",
-        "encode_GBps",
-        "decode_GBps",
-        "encode_of_copy",
-        "decode_of_copy",
-    )
     table = []
     for row in rows:
         copy = copies.get(row.dump, row)
-        shares = _share(row.encode_speed, copy.encode_speed), _share(row.decode_speed, copy.decode_speed)
         table.append(
-            (
-                row.dump,
-                row.mode,
-                row.codec,
-                row.original_bytes,
-                row.compressed_bytes,
-                row.values,
-                f"{row.percent:.3f}",
-                f"{row.bits_per_value:.4f}",
-                _number(row.encode_speed),
-                _number(row.decode_speed),
-                *shares,
-            )
+            {
+                "data": row.dump,
+                "mode": row.mode,
+                "codec": row.codec,
+                "original_bytes": row.original_bytes,
+                "compressed_bytes": row.compressed_bytes,
+                "values": row.values,
+                "percent": f"{row.percent:.3f}",
+                "bits_per_value": f"{row.bits_per_value:.4f}",
+                "encode_GBps": _number(row.encode_speed),
+                "decode_GBps": _number(row.decode_speed),
+                "encode_of_copy": _share(row.encode_speed, copy.encode_speed),
+                "decode_of_copy": _share(row.decode_speed, copy.decode_speed),
+            }
         )
-    write_table(path, columns, table)
+    write_records(path, table)
 
 
 def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
     """Write each input's sizes, with gcodec's overhead over the bound and saving against the paper's layout."""
-    columns = (
-        "data",
-        "model",
-        "step",
-        "group",
-        "dtype",
-        "mode",
-        "codec",
-        "values",
-        "original_bytes",
-        "compressed_bytes",
-        "percent",
-        "bound_bytes",
-        "overhead_percent",
-        "paper_bytes",
-        "saving_percent",
-    )
-    write_table(
+    write_records(
         path,
-        columns,
         [
-            (
-                s.data,
-                s.model,
-                s.step,
-                s.group,
-                s.dtype,
-                s.mode,
-                s.codec,
-                s.values,
-                s.original_bytes,
-                s.compressed_bytes,
-                f"{100 / s.ratio:.3f}",
-                _number(s.bound, 0),
-                _number(s.overhead),
-                _number(s.paper, 0),
-                _number(s.saving),
-            )
+            {
+                "data": s.data,
+                "model": s.model,
+                "step": s.step,
+                "group": s.group,
+                "dtype": s.dtype,
+                "mode": s.mode,
+                "codec": s.codec,
+                "values": s.values,
+                "original_bytes": s.original_bytes,
+                "compressed_bytes": s.compressed_bytes,
+                "percent": f"{100 / s.ratio:.3f}",
+                "bound_bytes": _number(s.bound, 0),
+                "overhead_percent": _number(s.overhead),
+                "paper_bytes": _number(s.paper, 0),
+                "saving_percent": _number(s.saving),
+            }
             for s in sizes
         ],
     )
@@ -113,6 +82,13 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
         for row in rows:
             writer.writerow(row)
             file.flush()
+
+
+def write_records(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write rows by the names of columns, those of the first, as :func:`write_table` does; nothing without any."""
+    rows = iter(rows)
+    for first in rows:
+        write_table(path, tuple(first), ([row[name] for name in first] for row in chain([first], rows)))
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:

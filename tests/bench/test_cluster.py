@@ -44,7 +44,7 @@ from bench.cluster import (  # noqa: E402
 )
 from bench.experiments import gravac_methods  # noqa: E402
 from bench.pictures import main as draw_stale  # noqa: E402
-from gcodec.benchmark.csv_tables import read_table, write_table  # noqa: E402
+from gcodec.benchmark.csv_tables import read_table, write_records, write_table  # noqa: E402
 from gcodec.distributed.stats import Counters  # noqa: E402
 
 # The bed
@@ -200,7 +200,7 @@ def test_rows_of_an_all_reduce_are_medians_of_the_slowest_ranks():
     for seconds in (1.0, 2.0, 3.0):
         for series in results.values():
             series.add(answers(seconds))
-    row = dict(zip(allreduce.COLUMNS[5:], allreduce.row_of(methods.NEAR, results, "1gbit", 50, 2), strict=False))
+    row = allreduce.row_of(methods.NEAR, results, "1gbit", 50, 2)
     assert (row["rounds"], row["seconds"], row["normalized"]) == (3, "4.00000", "1.0000")
     assert (row["nic_bytes"], row["ratio"], row["encode_seconds"]) == ("100", "2.0000", "0.50000")
     assert row["line_share"] == f"{800 / 4 / 1e9:.4f}"
@@ -253,7 +253,7 @@ def accurate() -> dict[str, Any]:
 
 
 def test_steps_at_an_accuracy_are_compared_block_by_block():
-    rows = [dict(zip(accuracies.COLUMNS, row, strict=True)) for row in accuracies.rows_of(accurate())]
+    rows = list(accuracies.rows_of(accurate()))
     assert [row["of_fp32"] for row in rows] == ["1.000", "0.800", "1.000", "0.600"]
     assert [row["of_bf16"] for row in rows] == ["1.250", "1.000", "1.250", "0.750"]
     assert [row["bytes_of_fp32"] for row in rows] == ["1.000", "0.500", "1.000", "0.250"]
@@ -275,7 +275,7 @@ def test_costs_of_a_step_are_medians_without_the_first_steps():
             for name, n_bytes in ((training.FP32, 100.0), (training.EIGHT_BITS, 20.0))
         },
     }
-    rows = [dict(zip(step_costs.COLUMNS, row, strict=True)) for row in step_costs.rows_of(found)]
+    rows = list(step_costs.rows_of(found))
     assert [(row["processor_seconds"], row["step_seconds"], row["bytes_of_fp32"]) for row in rows] == [
         ("2.00000", "4.00000", "1.0000"),
         ("2.00000", "4.00000", "0.2000"),
@@ -290,29 +290,30 @@ def controlled() -> dict[str, Any]:
 
 
 def test_rows_of_a_training_compare_methods_with_fp32():
-    rows = [dict(zip(runs.STEPS_COLUMNS, row, strict=True)) for row in runs.step_rows(result())]
+    rows = list(runs.step_rows(result()))
     assert [row["method"] for row in rows] == [*runs.TIMED, training.BYPASS]
     assert (rows[0]["of_fp32"], rows[4]["bytes_of_fp32"], rows[4]["bytes_of_bf16"]) == ("1.0000", "0.6000", "0.7500")
-    curve = [row for row in runs.training_rows(result()) if row[4] == training.FP32]
-    assert [row[5] for row in curve] == [10, 20, 30, 40]
-    assert float(str(curve[-1][7])) == pytest.approx(4.0)
+    curve = [row for row in runs.training_rows(result()) if row["method"] == training.FP32]
+    assert [row["step"] for row in curve] == [10, 20, 30, 40]
+    assert float(str(curve[-1]["elapsed_seconds"])) == pytest.approx(4.0)
     results = list(runs.deviation_rows([result(), result()]))
-    assert {row[1] for row in results} == {*runs.ALL, training.BYPASS} - {training.FP32}
-    assert sum(int(str(row[6])) for row in results if row[1] == training.NEAR) == 80
+    assert {row["method"] for row in results} == {*runs.ALL, training.BYPASS} - {training.FP32}
+    assert sum(int(str(row["count"])) for row in results if row["method"] == training.NEAR) == 80
     assert runs.settled([*[0.0] * runs.SETTLED, 2.0, 4.0] + [3.0] * 98) == pytest.approx(3.0)
     moved = result()
     moved["runs"] = {training.NOTHING: {**moved["runs"][training.FP32], "seconds": [0.05] * 40}, **moved["runs"]}
     results = list(compressed.rows_of(moved))
-    assert [row[3] for row in results] == list(moved["runs"])[1:]
-    assert [row[8:11] for row in results[:2]] == [["0.05000", "0.05000", "1.000"], ["0.05000", "0.06000", "0.909"]]
-    table = [dict(zip(controllers.COLUMNS, row, strict=True)) for row in controllers.rows_of(controlled())]
+    assert [row["method"] for row in results] == list(moved["runs"])[1:]
+    assert {row["compute_seconds"] for row in results} == {"0.05000"}
+    assert [row["communication_seconds"] for row in results[:2]] == ["0.05000", "0.06000"]
+    assert [row["times_faster"] for row in results[:2]] == ["1.000", "0.909"]
+    table = list(controllers.rows_of(controlled()))
     assert [(row["method"], row["times_faster"], row["float_ratio"]) for row in table] == [
         (training.FP32, "1.000", "1.00"),
         (controllers.METHODS[4], "1.000", "8.00"),
     ]
     assert all(name in gravac_methods.METHODS for name in controllers.METHODS[1:])
-    shares = [row[-1] for row in bypass.rows_of(result())]
-    assert shares[-1] == "0.750"
+    assert list(bypass.rows_of(result()))[-1]["compressed_share"] == "0.750"
 
 
 def test_a_sweep_that_is_cut_off_keeps_its_rows(monkeypatch, tmp_path):
@@ -353,8 +354,8 @@ def test_a_sweep_adds_to_what_is_there(monkeypatch, tmp_path):
 
 def test_all_reduces_add_to_what_is_there(monkeypatch, tmp_path):
     def measured(options, _data, model, workers):
-        rest = [len(options.rate), *[""] * (len(allreduce.COLUMNS) - 5)]
-        return ([model, workers, rate, methods.FP32, *rest] for rate in options.rate)
+        names, values = ("model", "workers", "method", "values"), (model, workers, methods.FP32, len(options.rate))
+        return ({**dict(zip(names, values, strict=True)), "rate": rate} for rate in options.rate)
 
     for name, stand_in in (
         ("obstacle", lambda: None),
@@ -421,7 +422,7 @@ def test_modeled_steps_wait_for_what_the_backward_pass_does_not_hide():
 def test_steps_of_more_workers_are_compared_with_steps_that_send_nothing(tmp_path):
     seconds = {training.NOTHING: 0.05, training.FP32: 0.2, training.NEAR: 0.1}
     found = {**result(), "runs": {name: {"seconds": [each] * 9} for name, each in seconds.items()}}
-    write_table(tmp_path / scaling.FILE, scaling.COLUMNS, scaling.rows_of(found))
+    write_records(tmp_path / scaling.FILE, scaling.rows_of(found))
     _, rows = read_table(tmp_path / scaling.FILE)
     assert [(row["efficiency"], row["times_faster"]) for row in rows] == [("0.2500", "1.0000"), ("0.5000", "2.0000")]
     assert len(scaling.measured_table(tmp_path)) == 2 + len(rows) + 2
@@ -438,7 +439,7 @@ def test_layerwise_settings_are_compared_with_the_uniform_one(tmp_path):
         "runs": {name: {**run, "seconds": [0.1 / (1 + number)] * 9} for number, name in enumerate(layerwise.METHODS)},
     }
     found["runs"][training.FP32]["stats"] = {}
-    write_table(tmp_path / layerwise.FILE, layerwise.COLUMNS, layerwise.rows_of(found))
+    write_records(tmp_path / layerwise.FILE, layerwise.rows_of(found))
     _, rows = read_table(tmp_path / layerwise.FILE)
     assert [row["of_uniform"] for row in rows] == ["0.500", "1.000", "1.500", "2.000"]
     assert [row["payload_ratio"] for row in rows] == ["1.00", "4.00", "4.00", "4.00"]
@@ -456,7 +457,7 @@ def test_steps_of_each_learning_rate_are_compared_with_dense_ones_of_the_same(tm
         for number, name in enumerate(drops.METHODS)
     }
     found = {**result(), "runs": begun, "drops": [50], "learning_rates": [0.1] * 50 + [0.01] * 50}
-    write_table(tmp_path / drops.FILE, drops.COLUMNS, drops.rows_of(found))
+    write_records(tmp_path / drops.FILE, drops.rows_of(found))
     _, rows = read_table(tmp_path / drops.FILE)
     by_rate = {rate: [row for row in rows if row["learning_rate"] == rate] for rate in ("0.1", "0.01", "all")}
     assert [len(part) for part in by_rate.values()] == [len(drops.METHODS)] * 3
@@ -481,19 +482,21 @@ def made_up_results(folder: Path) -> None:
                         del rank["tally"]
                 series.add(ranks)
         rows += [
-            ["cnn", 2, rate, name, 50, *allreduce.row_of(name, results, rate, 50, 2), "1.5", "0.1", "cnn, step 600"]
+            {"model": "cnn", "workers": 2, "rate": rate, "method": name, "values": 50}
+            | allreduce.row_of(name, results, rate, 50, 2)
+            | {"deviation": "1.5", "load": "0.1", "gradients": "cnn, step 600"}
             for name in names
         ]
-    write_table(folder / allreduce.FILE, allreduce.COLUMNS, rows)
-    write_table(folder / runs.TRAINING, runs.TRAINING_COLUMNS, runs.training_rows(result()))
-    write_table(folder / runs.DEVIATIONS, runs.DEVIATIONS_COLUMNS, runs.deviation_rows([result()]))
-    write_table(folder / runs.STEPS, runs.STEPS_COLUMNS, runs.step_rows(result()))
-    write_table(folder / bypass.FILE, bypass.COLUMNS, bypass.rows_of(result()))
-    write_table(folder / accuracies.FILE, accuracies.COLUMNS, accuracies.rows_of(accurate()))
+    write_records(folder / allreduce.FILE, rows)
+    write_records(folder / runs.TRAINING, runs.training_rows(result()))
+    write_records(folder / runs.DEVIATIONS, runs.deviation_rows([result()]))
+    write_records(folder / runs.STEPS, runs.step_rows(result()))
+    write_records(folder / bypass.FILE, bypass.rows_of(result()))
+    write_records(folder / accuracies.FILE, accuracies.rows_of(accurate()))
     still = result()
     still["runs"][training.NOTHING] = still["runs"][training.FP32]
-    write_table(folder / compressed.FILE, compressed.COLUMNS, compressed.rows_of(still))
-    write_table(folder / controllers.FILE, controllers.COLUMNS, controllers.rows_of(controlled()))
+    write_records(folder / compressed.FILE, compressed.rows_of(still))
+    write_records(folder / controllers.FILE, controllers.rows_of(controlled()))
     watcher = bits.Watcher("cnn", 1)
     for step in (1, 2, 3):
         watcher.count(step, np.arange(bits.SYMBOLS))

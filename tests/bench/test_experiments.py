@@ -274,19 +274,13 @@ def test_steps_are_measured_shares_where_there_are_any_and_modeled_ones_elsewher
     }
     write_table(
         tmp_path / step_costs.FILE,
-        step_costs.COLUMNS,
-        [
-            ["gpt", 2, "unshaped", name, 9, seconds, 1.0, n_bytes, n_bytes / 10e6]
-            for name, (seconds, n_bytes) in costs.items()
-        ],
+        ("model", "workers", "method", "processor_seconds", "step_seconds", "nic_bytes"),
+        [["gpt", 2, name, seconds, 1.0, n_bytes] for name, (seconds, n_bytes) in costs.items()],
     )
     write_table(
         tmp_path / accuracies.FILE,
-        accuracies.COLUMNS,
-        [
-            ["gpt", 2, "100mbit", name, 9, seconds, share, 1, 10, 1, ""]
-            for name, seconds, share in ((training.FP32, 1.25, 1.0), (training.BF16, 0.625, 0.5))
-        ],
+        ("model", "workers", "rate", "method", "step_seconds", "of_fp32"),
+        [["gpt", 2, "100mbit", training.FP32, 1.25, 1.0], ["gpt", 2, "100mbit", training.BF16, 0.625, 0.5]],
     )
     results = [[cell.strip() for cell in line.split("|")[2:-1]] for line in accuracy.steps(tmp_path)[2:6]]
     assert results == [
