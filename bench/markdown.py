@@ -14,6 +14,11 @@ def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
     return [f"| {' | '.join(row)} |" for row in cells]
 
 
+def records(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return a table of rows, whose cells are named by their columns as :func:`markdown` takes them."""
+    return markdown(list(rows[0]), (list(row.values()) for row in rows))
+
+
 def source(comments: Sequence[str]) -> str:
     """Where numbers come from, in a sentence."""
     facts = dict(line.split(": ", 1) for line in comments)

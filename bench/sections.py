@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from bench.data import DTYPES
-from bench.markdown import markdown, rounded, source
+from bench.markdown import markdown, records, rounded, source
 from bench.method_rows import APART
 from gcodec.benchmark.csv_tables import read_table
 from gcodec.benchmark.measure import COPY, OURS
@@ -88,31 +88,20 @@ def levels_summary(results: Path) -> list[str]:
         margins = [contest.margin for contest in result]
         ours, best = sum(contest.ours for contest in result), sum(contest.best for contest in result)
         table.append(
-            [
-                model,
-                group,
-                dtype,
-                str(len(result)),
-                str(sum(margin < 0 for margin in margins)),
-                str(sum(0 <= margin <= TIE for margin in margins)),
-                str(sum(margin > TIE for margin in margins)),
-                f"{100 * (ours / best - 1):+.2f}",
-                f"{max(margins):+.2f}",
-            ]
+            {
+                "model": model,
+                "kind": group,
+                "type": dtype,
+                ">dumps": str(len(result)),
+                ">gcodec smallest": str(sum(margin < 0 for margin in margins)),
+                f">tie within {TIE} %": str(sum(0 <= margin <= TIE for margin in margins)),
+                ">a peer smaller": str(sum(margin > TIE for margin in margins)),
+                ">all dumps, %": f"{100 * (ours / best - 1):+.2f}",
+                ">worst dump, %": f"{max(margins):+.2f}",
+            }
         )
-    columns = [
-        "model",
-        "kind",
-        "type",
-        ">dumps",
-        ">gcodec smallest",
-        f">tie within {TIE} %",
-        ">a peer smaller",
-        ">all dumps, %",
-        ">worst dump, %",
-    ]
     return [
-        *markdown(columns, table),
+        *records(table),
         "",
         "Percentages: by how much gcodec is larger (+) or smaller (-) than the best qualifying level of any peer, "
         "chosen anew for each dump.",
@@ -323,27 +312,18 @@ def memory_table(results: Path) -> list[str]:
         size, encoded = int(row["bytes"]), int(row["encoded_bytes"])
         encode, decode = (int(row[f"{direction}_extra_bytes"]) for direction in ("encode", "decode"))
         table.append(
-            [
-                row["codec"],
-                f"{encoded / MIB:.1f}",
-                f"{encode / MIB:.1f}",
-                f"{100 * encode / encoded:.1f}",
-                f"{decode / MIB:.1f}",
-                f"{100 * decode / size:.1f}",
-                f"{int(row['growth_bytes']) / 1024:.0f}",
-            ]
+            {
+                "codec": row["codec"],
+                ">encoded, MiB": f"{encoded / MIB:.1f}",
+                ">encode: extra, MiB": f"{encode / MIB:.1f}",
+                ">% of encoded": f"{100 * encode / encoded:.1f}",
+                ">decode: extra, MiB": f"{decode / MIB:.1f}",
+                ">% of decoded": f"{100 * decode / size:.1f}",
+                f">growth over {rows[0]['round_trips']} round trips, KiB": f"{int(row['growth_bytes']) / 1024:.0f}",
+            }
         )
-    columns = [
-        "codec",
-        ">encoded, MiB",
-        ">encode: extra, MiB",
-        ">% of encoded",
-        ">decode: extra, MiB",
-        ">% of decoded",
-        f">growth over {rows[0]['round_trips']} round trips, KiB",
-    ]
     return [
-        *markdown(columns, table),
+        *records(table),
         "",
         f"Of {int(rows[0]['bytes']) // MIB} MiB of float32; growth on 1 MiB; from {source(comments)}",
     ]
@@ -460,33 +440,22 @@ def weight_sync_table(results: Path) -> list[str]:
     """Return the table of weight sync: what changes, and what versions take."""
     comments, rows = read_table(results / "weight-sync.csv")
     table = [
-        [
-            row["weights"],
-            row["type"],
-            row["learning_rate"],
-            row["changed_percent"],
-            row["percent"],
-            f"{100 * int(row['anchor_bytes']) / int(row['raw_bytes']):.1f}",
-            row["publish_seconds"],
-            row["send_seconds"],
-            row["apply_seconds"],
-        ]
+        {
+            "weights": row["weights"],
+            "type": row["type"],
+            ">learning rate": row["learning_rate"],
+            ">changed, %": row["changed_percent"],
+            ">difference, %": row["percent"],
+            ">anchor, %": f"{100 * int(row['anchor_bytes']) / int(row['raw_bytes']):.1f}",
+            ">publish, s": row["publish_seconds"],
+            ">send, s": row["send_seconds"],
+            ">apply, s": row["apply_seconds"],
+        }
         for row in rows
-    ]
-    columns = [
-        "weights",
-        "type",
-        ">learning rate",
-        ">changed, %",
-        ">difference, %",
-        ">anchor, %",
-        ">publish, s",
-        ">send, s",
-        ">apply, s",
     ]
     large = rows[-1]
     return [
-        *markdown(columns, table),
+        *records(table),
         "",
         f"The transformer has {int(rows[0]['values']) / 1e6:.1f} million weights, the large state "
         f"{int(large['values']) / 1e6:.0f} million, {int(large['raw_bytes']) / 1e9:.2f} GB, with a peak of "
@@ -542,25 +511,17 @@ def differences_parts(results: Path) -> list[str]:
         if APART in methods:
             one, apart, predicted = methods["gcodec"], methods[APART], methods["gcodec, predicted blocks"]
             table.append(
-                [
-                    weights,
-                    one["percent"],
-                    apart["percent"],
-                    predicted["percent"],
-                    f"{int(one['bytes']) / int(apart['bytes']):.3f}",
-                    *(f"{float(one[name]) / float(apart[name]):.2f}" for name in ("encode_seconds", "decode_seconds")),
-                ]
+                {
+                    "array": weights,
+                    ">one frame, %": one["percent"],
+                    ">a frame for each part, %": apart["percent"],
+                    ">without sparse blocks, %": predicted["percent"],
+                    ">size / parts": f"{int(one['bytes']) / int(apart['bytes']):.3f}",
+                    ">encode / parts": f"{float(one['encode_seconds']) / float(apart['encode_seconds']):.2f}",
+                    ">decode / parts": f"{float(one['decode_seconds']) / float(apart['decode_seconds']):.2f}",
+                }
             )
-    columns = [
-        "array",
-        ">one frame, %",
-        ">a frame for each part, %",
-        ">without sparse blocks, %",
-        ">size / parts",
-        ">encode / parts",
-        ">decode / parts",
-    ]
-    return [*markdown(columns, table), "", f"Percent of the bfloat16 values' bytes; from {source(comments)}"]
+    return [*records(table), "", f"Percent of the bfloat16 values' bytes; from {source(comments)}"]
 
 
 def differences_speed(results: Path) -> list[str]:
@@ -624,30 +585,20 @@ def gpu_instructions_table(results: Path) -> list[str]:
     """Return the table of what the machine code of kernels in CUDA C++ takes."""
     comments, rows = read_table(results / "gpu-instructions.csv")
     table = [
-        [
-            f"`{row['kernel']}`",
-            row["architecture"],
-            row["per_32_values"],
-            row["registers"],
-            row["shared_bytes"],
-            row["local_accesses"],
-            f"{row['occupancy_percent']} %",
-            row["barriers"],
-        ]
+        {
+            "kernel": f"`{row['kernel']}`",
+            "for": row["architecture"],
+            ">instructions per 32 values": row["per_32_values"],
+            ">registers": row["registers"],
+            ">shared bytes": row["shared_bytes"],
+            ">spills": row["local_accesses"],
+            ">occupancy": f"{row['occupancy_percent']} %",
+            ">barriers per block": row["barriers"],
+        }
         for row in rows
     ]
-    columns = [
-        "kernel",
-        "for",
-        ">instructions per 32 values",
-        ">registers",
-        ">shared bytes",
-        ">spills",
-        ">occupancy",
-        ">barriers per block",
-    ]
     compilers = " and ".join(dict.fromkeys(row["compiler"] for row in rows))
-    return [*markdown(columns, table), "", f"Compiled by {compilers}, not run; from {source(comments)}"]
+    return [*records(table), "", f"Compiled by {compilers}, not run; from {source(comments)}"]
 
 
 def seconds_over_link(row: Row, rate: float, *, whole: bool) -> float:

@@ -19,7 +19,7 @@ from bench.cluster.rows import Row, names_of
 from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR
-from bench.markdown import markdown, rounded, source
+from bench.markdown import records, rounded, source
 from gcodec.benchmark.csv_tables import read_table
 
 FILE = "cluster-drops.csv"
@@ -55,30 +55,20 @@ def table(results: Path) -> list[str]:
     """Return the table of docs/experiments-gcomp.md."""
     comments, rows = read_table(results / FILE)
     lines = [
-        [
-            row["model"],
-            row["learning_rate"],
-            row["method"],
-            row["steps"],
-            row["loss"],
-            f"{100 * float(row['bytes_of_fp32']):.1f}",
-            f"{1e3 * float(row['step_seconds']):.0f}",
-            rounded(row["of_fp32"]),
-        ]
+        {
+            "model": row["model"],
+            ">learning rate": row["learning_rate"],
+            "method": row["method"],
+            ">steps": row["steps"],
+            ">loss": row["loss"],
+            ">bytes sent, % of fp32's": f"{100 * float(row['bytes_of_fp32']):.1f}",
+            ">step, ms": f"{1e3 * float(row['step_seconds']):.0f}",
+            ">time, of fp32's": rounded(row["of_fp32"]),
+        }
         for row in rows
     ]
-    columns = [
-        "model",
-        ">learning rate",
-        "method",
-        ">steps",
-        ">loss",
-        ">bytes sent, % of fp32's",
-        ">step, ms",
-        ">time, of fp32's",
-    ]
     return [
-        *markdown(columns, lines),
+        *records(lines),
         "",
         f"{rows[0]['workers']} workers at {rows[0]['rate']}; from {source(comments)}",
     ]

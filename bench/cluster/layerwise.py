@@ -20,7 +20,7 @@ from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import FP32, LAYERWISE
 from bench.experiments.lgreco.methods import UNIFORM
-from bench.markdown import markdown, rounded, source
+from bench.markdown import records, rounded, source
 from gcodec.benchmark.csv_tables import read_table
 
 FILE = "cluster-layerwise.csv"
@@ -55,29 +55,20 @@ def table(results: Path) -> list[str]:
     """Return the table of docs/experiments-lgreco.md."""
     comments, rows = read_table(results / FILE)
     lines = [
-        [
-            row["model"],
-            row["rate"],
-            row["method"],
-            row["steps"],
-            row["loss"],
-            f"{1e3 * float(row['step_seconds']):.0f}",
-            *(rounded(row[name]) for name in ("times_faster", "of_uniform", "payload_ratio")),
-        ]
+        {
+            "model": row["model"],
+            "link": row["rate"],
+            "method": row["method"],
+            ">steps": row["steps"],
+            ">loss": row["loss"],
+            ">step, ms": f"{1e3 * float(row['step_seconds']):.0f}",
+            ">times as fast as dense": rounded(row["times_faster"]),
+            ">as uniform": rounded(row["of_uniform"]),
+            ">ratio": rounded(row["payload_ratio"]),
+        }
         for row in rows
     ]
-    columns = [
-        "model",
-        "link",
-        "method",
-        ">steps",
-        ">loss",
-        ">step, ms",
-        ">times as fast as dense",
-        ">as uniform",
-        ">ratio",
-    ]
-    return [*markdown(columns, lines), "", f"{rows[0]['workers']} workers; from {source(comments)}"]
+    return [*records(lines), "", f"{rows[0]['workers']} workers; from {source(comments)}"]
 
 
 SWEEP = Sweep(

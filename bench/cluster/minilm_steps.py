@@ -22,7 +22,7 @@ from bench.cluster.rows import Row, names_of, quartiles
 from bench.cluster.runs import IGNORED, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR
-from bench.markdown import markdown, rounded, source
+from bench.markdown import records, rounded, source
 from gcodec.benchmark.csv_tables import read_table
 
 FILE = "cluster-minilm.csv"
@@ -63,31 +63,22 @@ def table(results: Path) -> list[str]:
     """Return the table of docs/experiments-gcomp.md."""
     comments, rows = read_table(results / FILE)
     lines = [
-        [
-            row["rate"],
-            row["method"],
-            *(f"{1e3 * float(row[key]):.0f}" for key in ("step_seconds", "step_seconds_q1", "step_seconds_q3")),
-            *(rounded(row[key]) for key in ("of_fp32", "of_bf16")),
-            f"{1e3 * float(row['processor_seconds']):.0f}",
-            f"{float(row['nic_bytes']) / 1e6:.1f}",
-            f"{100 * float(row['bytes_of_fp32']):.1f}",
-        ]
+        {
+            "link": row["rate"],
+            "method": row["method"],
+            ">step, ms": f"{1e3 * float(row['step_seconds']):.0f}",
+            ">first quartile": f"{1e3 * float(row['step_seconds_q1']):.0f}",
+            ">third": f"{1e3 * float(row['step_seconds_q3']):.0f}",
+            ">time, of fp32's": rounded(row["of_fp32"]),
+            ">of the bf16 hook's": rounded(row["of_bf16"]),
+            ">processor, ms": f"{1e3 * float(row['processor_seconds']):.0f}",
+            ">MB sent": f"{float(row['nic_bytes']) / 1e6:.1f}",
+            ">bytes, % of fp32's": f"{100 * float(row['bytes_of_fp32']):.1f}",
+        }
         for row in rows
     ]
-    columns = [
-        "link",
-        "method",
-        ">step, ms",
-        ">first quartile",
-        ">third",
-        ">time, of fp32's",
-        ">of the bf16 hook's",
-        ">processor, ms",
-        ">MB sent",
-        ">bytes, % of fp32's",
-    ]
     return [
-        *markdown(columns, lines),
+        *records(lines),
         "",
         f"{rows[0]['workers']} workers with {rows[0]['batch']} sentences each, {rows[0]['steps']} steps of each method "
         f"in turns; from {source(comments)}",

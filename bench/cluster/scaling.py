@@ -30,7 +30,7 @@ from bench.cluster.runs import STEPS as STEP_FILE
 from bench.cluster.training import FP32, NEAR, NOTHING
 from bench.codec import RESULTS
 from bench.experiments.lgreco.waiting import FORWARD
-from bench.markdown import markdown, rounded, source
+from bench.markdown import markdown, records, rounded, source
 from gcodec.benchmark.csv_tables import read_table, write_records
 
 FILE, MODEL = "cluster-scaling.csv", "cluster-scaling-model.csv"
@@ -107,26 +107,18 @@ def measured_table(results: Path) -> list[str]:
     """Return the table of measured steps in docs/experiments-gcomp.md."""
     comments, rows = read_table(results / FILE)
     lines = [
-        [
-            row["model"],
-            row["rate"],
-            row["workers"],
-            row["method"],
-            f"{1e3 * float(row['step_seconds']):.0f}",
-            *(rounded(row[name]) for name in ("efficiency", "times_faster")),
-        ]
+        {
+            "model": row["model"],
+            "link": row["rate"],
+            ">workers": row["workers"],
+            "method": row["method"],
+            ">step, ms": f"{1e3 * float(row['step_seconds']):.0f}",
+            ">of the step without communication": rounded(row["efficiency"]),
+            ">times as fast as fp32": rounded(row["times_faster"]),
+        }
         for row in rows
     ]
-    columns = [
-        "model",
-        "link",
-        ">workers",
-        "method",
-        ">step, ms",
-        ">of the step without communication",
-        ">times as fast as fp32",
-    ]
-    return [*markdown(columns, lines), "", f"From {source(comments)}"]
+    return [*records(lines), "", f"From {source(comments)}"]
 
 
 def model_table(results: Path) -> list[str]:

@@ -26,7 +26,7 @@ from bench.experiments.pool import Job, fill
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW, Link
 from bench.experiments.trial import run
-from bench.markdown import markdown, trained_on
+from bench.markdown import records, trained_on
 from gcodec.adaptive import Controller, GraVAC, gravac_bits
 from gcodec.averaging.feedback import Feedback
 from gcodec.benchmark.csv_tables import read_table
@@ -131,28 +131,18 @@ def table(results: Path) -> list[str]:
                 )
                 spread = f" ± {stdev(less):.{digits}f}" if len(less) > 1 else ""
                 lines.append(
-                    [
-                        name,
-                        method,
-                        str(len(selected)),
-                        f"{quality:.{digits}f} {PROBLEMS[name].unit}",
-                        f"{fmean(less):+.{digits}f}{spread}",
-                        f"{ratio:.2f}×",
-                        f"{bits:.1f}",
-                        selected[0]["steps_by_bits"].replace(" ", ", "),
-                    ]
+                    {
+                        "problem": name,
+                        "method": method,
+                        ">seeds": str(len(selected)),
+                        ">quality": f"{quality:.{digits}f} {PROBLEMS[name].unit}",
+                        ">minus dense": f"{fmean(less):+.{digits}f}{spread}",
+                        ">bytes": f"{ratio:.2f}×",
+                        ">mean bits": f"{bits:.1f}",
+                        "steps by bits, seed 0": selected[0]["steps_by_bits"].replace(" ", ", "),
+                    }
                 )
-    columns = [
-        "problem",
-        "method",
-        ">seeds",
-        ">quality",
-        ">minus dense",
-        ">bytes",
-        ">mean bits",
-        "steps by bits, seed 0",
-    ]
-    return [*markdown(columns, lines), "", trained_on(comments, rows)]
+    return [*records(lines), "", trained_on(comments, rows)]
 
 
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gravac-bits": (table, FILE)}

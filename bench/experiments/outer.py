@@ -27,7 +27,7 @@ from torch.nn import functional
 import gcodec.distributed as gd
 from bench.__main__ import CACHE
 from bench.codec import RESULTS
-from bench.markdown import markdown, source
+from bench.markdown import records, source
 from gcodec.averaging.averager import CompressionPlan
 from gcodec.averaging.feedback import ErrorFeedback
 from gcodec.benchmark.csv_tables import read_table, write_table
@@ -178,17 +178,18 @@ def table(results: Path) -> list[str]:
         spread = f" ± {stdev(less):.3f}" if len(less) > 1 else ""
         loss = f"{fmean(dense.values()):.3f}" if name == DENSE else f"{fmean(less):+.3f}{spread}"
         label = name if name in (STEPWISE, DENSE) else f"`{name}`"
-        lines.append([label, f"{sent / steps / 1e3:.2f}", f"{share:.3g}", f"{longest / 1e3:.1f}", loss])
-    columns = [
-        "mode",
-        ">kB per step",
-        ">of dense exchanges",
-        ">kB in the longest exchange",
-        ">held-out loss, nats per byte",
-    ]
+        lines.append(
+            {
+                "mode": label,
+                ">kB per step": f"{sent / steps / 1e3:.2f}",
+                ">of dense exchanges": f"{share:.3g}",
+                ">kB in the longest exchange": f"{longest / 1e3:.1f}",
+                ">held-out loss, nats per byte": loss,
+            }
+        )
     first = rows[0]
     return [
-        *markdown(columns, lines),
+        *records(lines),
         "",
         f"Two ranks, {first['steps']} steps with AdamW, an exchange every {first['every']}. Mean over {len(dense)} "
         f"seeds ± standard deviation, of differences from dense exchanges of the same seed. {source(comments)}",

@@ -9,7 +9,7 @@ from statistics import harmonic_mean, mean, stdev
 from bench.experiments.lgreco import tables
 from bench.experiments.lgreco.methods import DENSE, LGRECO, MATCHED, RANKS, SPARSE, UNIFORM
 from bench.experiments.lgreco.problems import PROBLEMS
-from bench.markdown import markdown, source
+from bench.markdown import markdown, records, source
 from gcodec.benchmark.csv_tables import read_table
 
 Row = dict[str, str]
@@ -148,7 +148,7 @@ def sweep(results: Path) -> list[str]:
     that are compared."""
     comments, rows = read_table(results / tables.TRAININGS)
     parts = ("pairs", "sweep", "bit sweep", "variants", "depth")
-    table = list[list[str]]()
+    table = list[dict[str, str]]()
     for problem, family in sorted(unique(rows, "problem", "family"), key=lambda pair: pair[1], reverse=True):
         selected = [
             row for row in rows if (row["problem"], row["family"]) == (problem, family) and row["part"] in parts
@@ -163,32 +163,20 @@ def sweep(results: Path) -> list[str]:
             )
             worst = [row["worst_error_of_uniform"] for row in own]
             table.append(
-                [
-                    problem,
-                    family,
-                    method,
-                    str(len(own)),
-                    f"{number(own, 'quality'):.3f}",
-                    paired(own, dense),
-                    paired(own, control) if method.startswith(LGRECO) else "",
-                    f"{ratio(own):.2f}",
-                    f"{max(map(float, worst)):.4f}" if all(worst) else "",
-                    f"{number(own, 'lost_share'):.3f}",
-                ]
+                {
+                    "problem": problem,
+                    "family": family,
+                    "settings": method,
+                    ">seeds": str(len(own)),
+                    ">quality": f"{number(own, 'quality'):.3f}",
+                    ">to dense": paired(own, dense),
+                    ">to uniform of its bytes": paired(own, control) if method.startswith(LGRECO) else "",
+                    ">ratio": f"{ratio(own):.2f}",
+                    ">largest error / uniform": f"{max(map(float, worst)):.4f}" if all(worst) else "",
+                    ">really lost, share of squares": f"{number(own, 'lost_share'):.3f}",
+                }
             )
-    columns = [
-        "problem",
-        "family",
-        "settings",
-        ">seeds",
-        ">quality",
-        ">to dense",
-        ">to uniform of its bytes",
-        ">ratio",
-        ">largest error / uniform",
-        ">really lost, share of squares",
-    ]
-    return [*markdown(columns, table), "", f"From {source(comments)}"]
+    return [*records(table), "", f"From {source(comments)}"]
 
 
 def in_common(rows: Sequence[Row]) -> list[Row]:
@@ -201,30 +189,21 @@ def overhead(results: Path) -> list[str]:
     """Return the table of what decisions take (Table 1)."""
     comments, rows = read_table(results / tables.OVERHEAD)
     table = [
-        [
-            row["problem"],
-            row["family"],
-            row["tensors"],
-            row["settings"],
-            *(f"{1000 * float(row[key]):.2f}" for key in ("error_seconds", "choose_seconds", "step_seconds")),
-            f"{float(row['error_percent']):.2f}",
-            f"{float(row['choose_percent']):.2f}",
-        ]
+        {
+            "problem": row["problem"],
+            "family": row["family"],
+            ">tensors": row["tensors"],
+            ">settings in all": row["settings"],
+            ">errors, ms": f"{1000 * float(row['error_seconds']):.2f}",
+            ">dynamic programming, ms": f"{1000 * float(row['choose_seconds']):.2f}",
+            ">a step, ms": f"{1000 * float(row['step_seconds']):.2f}",
+            ">errors, %": f"{float(row['error_percent']):.2f}",
+            ">dynamic programming, %": f"{float(row['choose_percent']):.2f}",
+        }
         for row in rows
     ]
-    columns = [
-        "problem",
-        "family",
-        ">tensors",
-        ">settings in all",
-        ">errors, ms",
-        ">dynamic programming, ms",
-        ">a step, ms",
-        ">errors, %",
-        ">dynamic programming, %",
-    ]
     return [
-        *markdown(columns, table),
+        *records(table),
         "",
         f"Processor time of one rank; percent of {rows[0]['interval_steps']} steps; from {source(comments)}",
     ]
