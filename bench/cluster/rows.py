@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import quantiles
 
-from gcodec.benchmark.csv_tables import read_table, write_records
+from gcodec.benchmark.csv_tables import read_table, write_named
 
 Row = dict[str, object]
 
@@ -32,4 +32,4 @@ def write_beside(before: Sequence[Mapping[str, str]], path: Path, rows: Sequence
     """Write rows after those from before, of which the columns ``names`` are others than any row's."""
     anew = {tuple(str(row[name]) for name in names) for row in rows}
     kept = [row for row in before if tuple(row[name] for name in names) not in anew]
-    write_records(path, [*kept, *rows])
+    write_named(path, [*kept, *rows])

@@ -26,7 +26,7 @@ from bench.cluster.rows import Row, names_of, quartiles
 from bench.cluster.team import run_all
 from bench.cluster.training import BF16, CONTROL, FIXED_BF16, FP16, FP32, LOSSLESS, NEAR
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import write_records
+from gcodec.benchmark.csv_tables import write_named
 
 TRAINING, DEVIATIONS, STEPS = "cluster-training.csv", "cluster-deviations.csv", "cluster-steps.csv"
 WORKERS = 2  #: one core each
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tables[STEPS] += step_rows(train(model, rate, STEPS_TIMED, plan.seeds[0], TIMED))
             print(f"{model}, {rate}: done", flush=True)
         for name, rows in tables.items():
-            write_records(options.out / name, rows)  # after each model: what is there is kept
+            write_named(options.out / name, rows)  # after each model: what is there is kept
     return 0
 
 

@@ -31,7 +31,7 @@ from bench.cluster.training import FP32, NEAR, NOTHING
 from bench.codec import RESULTS
 from bench.experiments.lgreco.waiting import FORWARD
 from bench.markdown import markdown, records, rounded, source
-from gcodec.benchmark.csv_tables import read_table, write_records
+from gcodec.benchmark.csv_tables import read_table, write_named
 
 FILE, MODEL = "cluster-scaling.csv", "cluster-scaling-model.csv"
 METHODS = (NOTHING, FP32, NEAR)
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV files go (bench/results)")
     options = parser.parse_args(arguments)
     steps, all_reduces = (read_table(RESULTS / name)[1] for name in (STEP_FILE, ALL_REDUCES))
-    write_records(options.out / MODEL, modeled(steps, all_reduces))
+    write_named(options.out / MODEL, modeled(steps, all_reduces))
     if options.modeled:
         return 0
     if (reason := obstacle()) is not None:
@@ -166,7 +166,7 @@ def measure(options: argparse.Namespace) -> None:
         for row in rows_of(train(model, rate, steps, 1, METHODS, options.quick, workers=workers)):
             print(*row.values(), sep=", ", flush=True)
             rows.append(row)
-        write_records(options.out / FILE, rows)
+        write_named(options.out / FILE, rows)
 
 
 if __name__ == "__main__":

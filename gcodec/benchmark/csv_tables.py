@@ -41,12 +41,12 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
                 "decode_of_copy": _share(row.decode_speed, copy.decode_speed),
             }
         )
-    write_records(path, table)
+    write_named(path, table)
 
 
 def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
     """Write each input's sizes, with gcodec's overhead over the bound and saving against the paper's layout."""
-    write_records(
+    write_named(
         path,
         [
             {
@@ -84,7 +84,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
             file.flush()
 
 
-def write_records(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+def write_named(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write rows by the names of columns, those of the first, as :func:`write_table` does; nothing without any."""
     rows = iter(rows)
     for first in rows:

@@ -44,7 +44,7 @@ from bench.cluster import (  # noqa: E402
 )
 from bench.experiments import gravac_methods  # noqa: E402
 from bench.pictures import main as draw_stale  # noqa: E402
-from gcodec.benchmark.csv_tables import read_table, write_records, write_table  # noqa: E402
+from gcodec.benchmark.csv_tables import read_table, write_named, write_table  # noqa: E402
 from gcodec.distributed.stats import Counters  # noqa: E402
 
 # The bed
@@ -422,7 +422,7 @@ def test_modeled_steps_wait_for_what_the_backward_pass_does_not_hide():
 def test_steps_of_more_workers_are_compared_with_steps_that_send_nothing(tmp_path):
     seconds = {training.NOTHING: 0.05, training.FP32: 0.2, training.NEAR: 0.1}
     found = {**result(), "runs": {name: {"seconds": [each] * 9} for name, each in seconds.items()}}
-    write_records(tmp_path / scaling.FILE, scaling.rows_of(found))
+    write_named(tmp_path / scaling.FILE, scaling.rows_of(found))
     _, rows = read_table(tmp_path / scaling.FILE)
     assert [(row["efficiency"], row["times_faster"]) for row in rows] == [("0.2500", "1.0000"), ("0.5000", "2.0000")]
     assert len(scaling.measured_table(tmp_path)) == 2 + len(rows) + 2
@@ -439,7 +439,7 @@ def test_layerwise_settings_are_compared_with_the_uniform_one(tmp_path):
         "runs": {name: {**run, "seconds": [0.1 / (1 + number)] * 9} for number, name in enumerate(layerwise.METHODS)},
     }
     found["runs"][training.FP32]["stats"] = {}
-    write_records(tmp_path / layerwise.FILE, layerwise.rows_of(found))
+    write_named(tmp_path / layerwise.FILE, layerwise.rows_of(found))
     _, rows = read_table(tmp_path / layerwise.FILE)
     assert [row["of_uniform"] for row in rows] == ["0.500", "1.000", "1.500", "2.000"]
     assert [row["payload_ratio"] for row in rows] == ["1.00", "4.00", "4.00", "4.00"]
@@ -457,7 +457,7 @@ def test_steps_of_each_learning_rate_are_compared_with_dense_ones_of_the_same(tm
         for number, name in enumerate(drops.METHODS)
     }
     found = {**result(), "runs": begun, "drops": [50], "learning_rates": [0.1] * 50 + [0.01] * 50}
-    write_records(tmp_path / drops.FILE, drops.rows_of(found))
+    write_named(tmp_path / drops.FILE, drops.rows_of(found))
     _, rows = read_table(tmp_path / drops.FILE)
     by_rate = {rate: [row for row in rows if row["learning_rate"] == rate] for rate in ("0.1", "0.01", "all")}
     assert [len(part) for part in by_rate.values()] == [len(drops.METHODS)] * 3
@@ -487,16 +487,16 @@ def made_up_results(folder: Path) -> None:
             | {"deviation": "1.5", "load": "0.1", "gradients": "cnn, step 600"}
             for name in names
         ]
-    write_records(folder / allreduce.FILE, rows)
-    write_records(folder / runs.TRAINING, runs.training_rows(result()))
-    write_records(folder / runs.DEVIATIONS, runs.deviation_rows([result()]))
-    write_records(folder / runs.STEPS, runs.step_rows(result()))
-    write_records(folder / bypass.FILE, bypass.rows_of(result()))
-    write_records(folder / accuracies.FILE, accuracies.rows_of(accurate()))
+    write_named(folder / allreduce.FILE, rows)
+    write_named(folder / runs.TRAINING, runs.training_rows(result()))
+    write_named(folder / runs.DEVIATIONS, runs.deviation_rows([result()]))
+    write_named(folder / runs.STEPS, runs.step_rows(result()))
+    write_named(folder / bypass.FILE, bypass.rows_of(result()))
+    write_named(folder / accuracies.FILE, accuracies.rows_of(accurate()))
     still = result()
     still["runs"][training.NOTHING] = still["runs"][training.FP32]
-    write_records(folder / compressed.FILE, compressed.rows_of(still))
-    write_records(folder / controllers.FILE, controllers.rows_of(controlled()))
+    write_named(folder / compressed.FILE, compressed.rows_of(still))
+    write_named(folder / controllers.FILE, controllers.rows_of(controlled()))
     watcher = bits.Watcher("cnn", 1)
     for step in (1, 2, 3):
         watcher.count(step, np.arange(bits.SYMBOLS))

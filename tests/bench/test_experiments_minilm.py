@@ -33,7 +33,7 @@ from bench.experiments.minilm import pictures as minilm_pictures
 from bench.experiments.minilm.model import RENAMED, Embeddings, SentenceClassifier, Size, renamed
 from bench.experiments.minilm.sentences import Examples, pieces, rated, tokens_of, words
 from bench.experiments.pool import Job, fill
-from gcodec.benchmark.csv_tables import read_table, write_records, write_table
+from gcodec.benchmark.csv_tables import read_table, write_named, write_table
 from gcodec.benchmark.settings import LOSSLESS, NEAR_LOSSLESS
 from gcodec.recorder import read_dump
 
@@ -233,7 +233,7 @@ def test_tables_and_pictures_are_made_of_dumps(problem, tmp_path):
     assert cells[3][5] == "0.5"
     assert [line[:3] for line in cells[4:6]] == [["9", line[1], "1"] for line in cells[3:1:-1]]
     assert cells[4][3:] == cells[3][3:]
-    write_records(tmp_path / minilm_steps.FILE, minilm_steps.rows_of(timed()))
+    write_named(tmp_path / minilm_steps.FILE, minilm_steps.rows_of(timed()))
     assert len(minilm_steps.table(tmp_path)) == 2 + len(minilm_steps.METHODS) + 2
     for name in minilm_pictures.PICTURES:
         assert pictures.draw(name, tmp_path, tmp_path).stat().st_size > 1000
@@ -261,7 +261,7 @@ def timed() -> dict[str, Any]:
 
 
 def test_steps_are_compared_with_those_beside_them_once_they_have_settled(tmp_path):
-    write_records(tmp_path / minilm_steps.FILE, minilm_steps.rows_of(timed()))
+    write_named(tmp_path / minilm_steps.FILE, minilm_steps.rows_of(timed()))
     rows = {row["method"]: row for row in read_table(tmp_path / minilm_steps.FILE)[1]}
     assert [float(row["of_fp32"]) for row in rows.values()] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert [float(row["of_bf16"]) for row in rows.values()] == [0.5, 1.0, 1.5, 2.0, 2.5]
