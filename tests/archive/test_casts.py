@@ -23,6 +23,7 @@ from gcodec.cli import main
 from gcodec.errors import Corruption, GcodecError, Unsupported
 from tests.archive.test_archive import opened
 from tests.archive.test_damaged_archives import index_of, with_index
+from tests.support.same import assert_same
 
 pytest.importorskip("torch")
 
@@ -32,13 +33,6 @@ MASTERS = {
     f"{n}.weight": 0.02 * torch.randn(300, 220 + n, generator=torch.Generator().manual_seed(n)) for n in range(3)
 }
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def bits_of(value: Any) -> Any:
-    """Return an object with tensors as integers, which are equal where all bits are."""
-    if isinstance(value, torch.Tensor):
-        return value.reshape(-1).view(torch.uint8).tolist()
-    return {key: bits_of(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def state_of(masters: dict[str, torch.Tensor], dtype: torch.dtype, *, first: bool = True) -> dict[str, Any]:
@@ -80,7 +74,7 @@ def test_values_are_cast_as_torch_does_but_for_nan(dtype):
 def test_casts_take_next_to_nothing_and_come_back(dtype, first, tmp_path):
     state = state_of(MASTERS, TYPES[dtype], first=first)
     data = saved(state)
-    assert bits_of(gcodec.load(io.BytesIO(data))) == bits_of(state)
+    assert_same(gcodec.load(io.BytesIO(data)), state)
     alone = saved({"optimizer": state["optimizer"]})
     assert len(data) < len(alone) + 300 * len(MASTERS)
     assert sum(segment.cast is not None for segment in segments_of(data)) == len(MASTERS)
@@ -97,7 +91,7 @@ def test_parts_of_a_cast_are_read_alone(tmp_path):
             rows = file.get_slice(f"model/{name}")[11:30]
             assert torch.equal(rows, master[11:30].bfloat16())
     only = gcodec.load_file(tmp_path / "x.gc", names=["model/*"])
-    assert bits_of(only) == bits_of({f"model/{name}": value.bfloat16() for name, value in MASTERS.items()})
+    assert_same(only, {f"model/{name}": value.bfloat16() for name, value in MASTERS.items()})
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -108,7 +102,7 @@ def test_values_that_are_no_casts_among_casts_come_back(dtype):
     state["model"]["0.weight"][50:52] *= 1.5
     state["model"]["1.weight"].view(torch.int16)[40, :3] = torch.tensor([0x7FC1, -1, 0x7F81], dtype=torch.int16)
     data = saved(state)
-    assert bits_of(gcodec.load(io.BytesIO(data))) == bits_of(state)
+    assert_same(gcodec.load(io.BytesIO(data)), state)
     assert sum(segment.cast is not None for segment in segments_of(data)) == len(MASTERS)
     assert len(data) < len(saved({"optimizer": state["optimizer"]})) + 2000
 
@@ -119,7 +113,7 @@ def test_tensors_that_are_alike_in_size_only_are_no_casts():
              "weights": other.bfloat16(), "others": MASTERS["0.weight"], "truncated": other[:290].bfloat16(),
              "small": torch.ones(4, dtype=torch.bfloat16), "small master": torch.ones(4)}  # fmt: skip
     data = saved(state)
-    assert bits_of(gcodec.load(io.BytesIO(data))) == bits_of(state)
+    assert_same(gcodec.load(io.BytesIO(data)), state)
     assert not any(segment.cast for segment in segments_of(data))
 
 
@@ -259,10 +253,10 @@ def test_a_series_stores_casts_in_its_differences_too(tmp_path):
         states.append(state_of(moved, torch.bfloat16))
         checkpoints.save(step, states[-1])
     for step, state in enumerate(states):
-        assert bits_of(checkpoints.load(step)) == bits_of(state)
+        assert_same(checkpoints.load(step), state)
         assert any(segment.cast for file in tmp_path.glob(f"*{step}*") for segment in segments_of(file.read_bytes()))
     checkpoints.delete(0)
-    assert bits_of(checkpoints.load(1)) == bits_of(states[1])
+    assert_same(checkpoints.load(1), states[1])
 
 
 def test_casts_of_no_segment_that_they_may_be_of_are_refused():

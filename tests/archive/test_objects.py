@@ -20,6 +20,7 @@ from gcodec.archive.structure import flatten, rebuild
 from gcodec.cli import main
 from gcodec.errors import Corruption, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.archive_maker import object_archive
+from tests.support.same import assert_same
 
 torch = pytest.importorskip("torch")
 
@@ -35,27 +36,6 @@ def trained(steps: int = 2) -> dict[str, Any]:
         model(torch.arange(50)).square().mean().backward()
         optimizer.step()
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": steps, "name": "tied"}
-
-
-def assert_equal(found: Any, expected: Any) -> None:
-    """Compare two objects, types and bits of tensors included."""
-    assert type(found) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype and found.shape == expected.shape
-        bits = [x.contiguous().reshape(-1).view(torch.uint8) for x in (found, expected)]
-        assert bits[0].equal(bits[1])
-    elif isinstance(expected, np.ndarray | np.generic):
-        assert found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for key in expected:
-            assert_equal(found[key], expected[key])
-    elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected)
-        for pair in zip(found, expected, strict=True):
-            assert_equal(*pair)
-    else:
-        assert found == expected
 
 
 def through(obj: Any, **options: Any) -> Any:
@@ -82,8 +62,8 @@ OBJECTS: list[Any] = [
 @pytest.mark.parametrize("number", range(len(OBJECTS)))
 def test_objects_come_back_from_files_and_streams(number, tmp_path):
     gcodec.save(OBJECTS[number], tmp_path / "x.gc")
-    assert_equal(gcodec.load(tmp_path / "x.gc"), OBJECTS[number])
-    assert_equal(through(OBJECTS[number]), OBJECTS[number])
+    assert_same(gcodec.load(tmp_path / "x.gc"), OBJECTS[number])
+    assert_same(through(OBJECTS[number]), OBJECTS[number])
     assert [path.name for path in tmp_path.iterdir()] == ["x.gc"]
 
 
@@ -140,7 +120,7 @@ def test_memory_is_shared_after_loading_where_it_was_before(name):
     found = through({"tensors": tensors})["tensors"]
     assert overlaps(found) == overlaps(tensors)
     for one, other in zip(found, tensors, strict=True):
-        assert_equal(one, other.detach().resolve_neg().resolve_conj())
+        assert_same(one, other.detach().resolve_neg().resolve_conj())
     for one, other in zip(through(tensors, like="numpy"), tensors, strict=True):
         assert np.array_equal(one, other.detach().resolve_neg().resolve_conj().numpy())
 
@@ -221,9 +201,9 @@ def test_a_base_makes_differences_and_is_needed_again(tmp_path):
         with pytest.raises(Unsupported, match="base"):
             gcodec.load(tmp_path / "new.gc")
         for again in (old, tmp_path / "old.gc"):
-            assert_equal(gcodec.load(tmp_path / "new.gc", base=again), new)
+            assert_same(gcodec.load(tmp_path / "new.gc", base=again), new)
     with ArchiveReader(tmp_path / "old.gc") as archive:
-        assert_equal(gcodec.load(tmp_path / "new.gc", base=archive), new)
+        assert_same(gcodec.load(tmp_path / "new.gc", base=archive), new)
     with pytest.raises(InvalidArgument, match="is the base"):
         gcodec.save(new, tmp_path / "old.gc", base=tmp_path / "old.gc")
 
@@ -236,7 +216,7 @@ def test_a_chain_of_bases_is_a_list_of_paths(sequence, tmp_path):
     gcodec.save(states[1], paths[1], base=sequence([paths[0]]))
     gcodec.save(states[2], paths[2], base=sequence([str(paths[1]), paths[0]]))
     assert paths[2].stat().st_size < paths[0].stat().st_size
-    assert_equal(gcodec.load(paths[2], base=sequence([paths[1], paths[0]])), states[2])
+    assert_same(gcodec.load(paths[2], base=sequence([paths[1], paths[0]])), states[2])
     assert gcodec.load_file(paths[2], base=sequence([paths[1], paths[0]])).keys()
     with pytest.raises(Unsupported, match=r"base, 0\.gc, which .*: base= in Python, --base on the command line; for a"):
         gcodec.load(paths[2], base=paths[1])
@@ -278,10 +258,10 @@ def test_the_archive_is_an_ordinary_one(tmp_path, monkeypatch):
     gcodec.save(state, "last.pt.gc")
     assert main(["verify", "-q", "last.pt.gc"]) == main(["decompress", "-q", "last.pt.gc"]) == 0
     tensors = load_file("last.safetensors")
-    assert_equal(tensors["optimizer/state/0/exp_avg"], state["optimizer"]["state"][0]["exp_avg"])
+    assert_same(tensors["optimizer/state/0/exp_avg"], state["optimizer"]["state"][0]["exp_avg"])
     assert gcodec.load_file("last.pt.gc", names=["model/0.weight"])["model/0.weight"].equal(state["model"]["0.weight"])
     assert main(["compress", "-q", "last.safetensors"]) == 0
-    assert_equal(gcodec.load("last.safetensors.gc"), state)
+    assert_same(gcodec.load("last.safetensors.gc"), state)
 
 
 @pytest.mark.parametrize(
@@ -308,12 +288,12 @@ def test_a_state_that_was_restored_and_compressed_again_is_read_as_before(compre
     again = tmp_path / "again" / "step-00000007.gc"
     again.parent.mkdir()
     compress(tmp_path / "state.safetensors", again)
-    assert_equal(gcodec.load(again), state)
+    assert_same(gcodec.load(again), state)
     with gcodec.open(tmp_path / "state.gc") as one, gcodec.open(again) as other:
         assert one.keys() == other.keys()
         for name in one:
-            assert_equal(other[name], one[name])
-            assert_equal(other.get_slice(name)[1:], one.get_slice(name)[1:])
+            assert_same(other[name], one[name])
+            assert_same(other.get_slice(name)[1:], one.get_slice(name)[1:])
 
 
 @pytest.mark.parametrize("read", [gcodec.load, gcodec.load_file, gcodec.open])
@@ -346,7 +326,7 @@ def test_the_archive_of_a_file_of_torch_save_is_loaded_as_torch_loads_it(tmp_pat
     state = trained()
     torch.save(state, tmp_path / "x.pt")
     assert main(["compress", "-q", str(tmp_path / "x.pt")]) == 0
-    assert_equal(gcodec.load(tmp_path / "x.pt.gc"), state)
+    assert_same(gcodec.load(tmp_path / "x.pt.gc"), state)
     assert isinstance(gcodec.load(tmp_path / "x.pt.gc", like="numpy")["model/0.weight"], np.ndarray)
 
 
@@ -367,7 +347,7 @@ def test_integers_too_long_for_names_are_refused_as_keys(key):
     stream, shorter = io.BytesIO(), {"a": {(1 << 8192) - 1: torch.ones(2)}}
     gcodec.save(shorter, stream)
     stream.seek(0)
-    assert_equal(gcodec.load(stream), shorter)
+    assert_same(gcodec.load(stream), shorter)
 
 
 def test_nothing_is_executed(tmp_path):
@@ -471,7 +451,7 @@ def test_arrays_in_big_endian_order_are_loaded_within_twice_their_size():
     array = np.arange(50_000, dtype=">f4")
     stream = io.BytesIO()
     gcodec.save({"a": array, "n": np.float64(1)}, stream)
-    assert_equal(gcodec.load(io.BytesIO(stream.getvalue()), max_output_bytes=410_000), {"a": array, "n": np.float64(1)})
+    assert_same(gcodec.load(io.BytesIO(stream.getvalue()), max_output_bytes=410_000), {"a": array, "n": np.float64(1)})
     with pytest.raises(LimitExceeded):
         gcodec.load(io.BytesIO(stream.getvalue()), max_output_bytes=399_000)
 
@@ -508,7 +488,7 @@ def test_damage_is_found_wherever_it_matters():
         except gcodec.GcodecError:
             n_refused += 1
         else:  # the header of the .safetensors file, which loading does not need
-            assert_equal(found, state)
+            assert_same(found, state)
     assert n_refused > len(data) / 41 * 0.9
 
 

@@ -32,19 +32,9 @@ from gcodec.errors import (
     WrongKind,
 )
 from tests.support.gguf_files import Stored, gguf_file
+from tests.support.same import assert_same
 
 STATE: dict[str, Any] = {"model": {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2).bfloat16()}, "step": 3}
-
-
-def same(found: Any, expected: Any) -> bool:
-    """Return True for equal tensors, arrays and dictionaries of these, of the same types."""
-    if isinstance(expected, dict):
-        return list(found) == list(expected) and all(same(found[key], expected[key]) for key in expected)
-    if isinstance(expected, torch.Tensor):
-        return isinstance(found, torch.Tensor) and found.dtype == expected.dtype and found.equal(expected)
-    if isinstance(expected, np.ndarray):
-        return isinstance(found, np.ndarray) and found.dtype == expected.dtype and np.array_equal(found, expected)
-    return bool(found == expected)
 
 
 def write_restored(path: Path) -> None:
@@ -72,15 +62,15 @@ def test_files_are_loaded_as_their_archives_are(name, tmp_path):
     write, expected = FILES[name]
     write(tmp_path / name)
     found = gcodec.load(tmp_path / name)
-    assert same(found, expected)
-    assert same(gcodec.load(str(tmp_path / name)), expected)
-    assert same(gcodec.load(f"file://{tmp_path / name}"), expected)
+    assert_same(found, expected)
+    assert_same(gcodec.load(str(tmp_path / name)), expected)
+    assert_same(gcodec.load(f"file://{tmp_path / name}"), expected)
     if name != "old.pt":  # of which an archive knows no tensors
         gcodec.compress_file(tmp_path / name, tmp_path / "x.gc")
-        assert same(gcodec.load(tmp_path / "x.gc"), found)
+        assert_same(gcodec.load(tmp_path / "x.gc"), found)
     with (tmp_path / name).open("rb") as stream:
         content = gcodec.load(stream)
-        assert same(content if name != "a.npy" else {"a": content["stream"]}, expected)
+        assert_same(content if name != "a.npy" else {"a": content["stream"]}, expected)
     stream = io.BytesIO(b"before" + (tmp_path / name).read_bytes())
     stream.seek(6)
     assert isinstance(gcodec.load(stream), dict)
@@ -104,7 +94,7 @@ def test_parts_of_files_are_named_as_those_of_archives(tmp_path):
     for name in ("a.npz", "state.safetensors", "a.pt"):
         FILES[name][0](tmp_path / name)
     assert list(gcodec.load(tmp_path / "a.npz", names="b")) == ["b"]
-    assert same(gcodec.load(tmp_path / "state.safetensors", names="model/w"), {"model": {"w": STATE["model"]["w"]}})
+    assert_same(gcodec.load(tmp_path / "state.safetensors", names="model/w"), {"model": {"w": STATE["model"]["w"]}})
     assert list(gcodec.load(tmp_path / "a.pt", names="*/w", like="torch")) == ["model/w"]
     with pytest.raises(Unsupported, match=r"a\.pt: is a file of torch\.save, .*leave out names, or give like="):
         gcodec.load(tmp_path / "a.pt", names="model")
@@ -112,11 +102,11 @@ def test_parts_of_files_are_named_as_those_of_archives(tmp_path):
 
 def test_torch_gets_what_it_takes(tmp_path):
     torch.save(STATE, tmp_path / "a.pt")
-    assert same(gcodec.load(tmp_path / "a.pt", map_location={"cuda:0": "cuda:1", "cpu": "cpu"}), STATE)
-    assert same(gcodec.load(tmp_path / "a.pt", map_location=lambda storage, place: storage, weights_only=True), STATE)
+    assert_same(gcodec.load(tmp_path / "a.pt", map_location={"cuda:0": "cuda:1", "cpu": "cpu"}), STATE)
+    assert_same(gcodec.load(tmp_path / "a.pt", map_location=lambda storage, place: storage, weights_only=True), STATE)
     assert gcodec.load(tmp_path / "a.pt", map_location="meta")["model"]["w"].is_meta
     mapped = gcodec.load(tmp_path / "a.pt", mmap=True)
-    assert same(mapped, STATE)
+    assert_same(mapped, STATE)
     with (tmp_path / "a.pt").open("rb") as stream, pytest.raises(InvalidArgument, match="only a file at a path can be"):
         gcodec.load(stream, mmap=True)
 
@@ -176,7 +166,7 @@ def test_a_file_that_torch_cannot_map_says_so(tmp_path):
     torch.save(STATE, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
     with pytest.raises(Unsupported, match=r"a\.pt: .* not the zip file .* leave out mmap"):
         gcodec.load(tmp_path / "a.pt", mmap=True)
-    assert same(gcodec.load(tmp_path / "a.pt", lazy=True), STATE)
+    assert_same(gcodec.load(tmp_path / "a.pt", lazy=True), STATE)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -192,7 +182,7 @@ def test_no_array_of_an_npz_is_left_out_without_a_word(save, tmp_path):
                 gcodec.load(path, names=["a", name])
         with pytest.raises(Unsupported, match="names= takes tensors of other types alone"):
             gcodec.load(path)
-        assert same(gcodec.load(path, names=["a", "b"]), ARRAYS)
+        assert_same(gcodec.load(path, names=["a", "b"]), ARRAYS)
     np.save(tmp_path / "objects.npy", objects, allow_pickle=True)
     with pytest.raises(Unsupported, match=r"objects\.npy: is an array of Python objects"):
         gcodec.load(tmp_path / "objects.npy")
@@ -207,7 +197,7 @@ def test_damage_in_an_npz_is_found_by_its_checksums(lazy, tmp_path):
         (tmp_path / "a.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
         with pytest.raises(Corruption, match=r"a\.npz:a: .* checksum"):
             gcodec.load(tmp_path / "a.npz", lazy=lazy)["a"].sum()
-        assert same(gcodec.load(tmp_path / "a.npz", names="b", lazy=lazy)["b"], ARRAYS["b"])
+        assert_same(gcodec.load(tmp_path / "a.npz", names="b", lazy=lazy)["b"], ARRAYS["b"])
 
 
 @pytest.mark.parametrize("place", ["array", "header", "checksum"])
@@ -277,7 +267,7 @@ def test_quantized_files_name_the_tensor_and_the_others_can_be_named(tmp_path):
     (tmp_path / "m.gguf").write_bytes(gguf_file({"plain": plain, "q": quantized}))
     with pytest.raises(Unsupported, match=r"m\.gguf: m\.gguf:q: type .* names= takes tensors of other types alone"):
         gcodec.load(tmp_path / "m.gguf")
-    assert same(gcodec.load(tmp_path / "m.gguf", names="plain"), {"plain": np.ones(4, np.float32)})
+    assert_same(gcodec.load(tmp_path / "m.gguf", names="plain"), {"plain": np.ones(4, np.float32)})
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.npz", "packed.npz", "a.safetensors", "state.safetensors"])
@@ -285,7 +275,7 @@ def test_files_of_strangers_have_limits(name, tmp_path):
     FILES[name][0](tmp_path / name)
     with pytest.raises(LimitExceeded):
         gcodec.load(tmp_path / name, max_output_bytes=40)
-    assert same(gcodec.load(tmp_path / name, max_output_bytes=1 << 16), FILES[name][1])
+    assert_same(gcodec.load(tmp_path / name, max_output_bytes=1 << 16), FILES[name][1])
 
 
 def test_a_stream_that_cannot_seek_must_be_an_archive(tmp_path):
@@ -303,7 +293,7 @@ def test_a_stream_that_cannot_seek_must_be_an_archive(tmp_path):
 
     torch.save(STATE, tmp_path / "a.pt")
     gcodec.save(STATE, tmp_path / "x.gc")
-    assert same(gcodec.load(io.BufferedReader(Pipe((tmp_path / "x.gc").read_bytes()))), STATE)
+    assert_same(gcodec.load(io.BufferedReader(Pipe((tmp_path / "x.gc").read_bytes()))), STATE)
     with pytest.raises(WrongKind, match="not a gcodec archive"):
         gcodec.load(io.BufferedReader(Pipe((tmp_path / "a.pt").read_bytes())))
 
@@ -321,7 +311,7 @@ def test_files_are_loaded_without_torch_where_it_is_not_needed(tmp_path, monkeyp
     np.savez(tmp_path / "a.npz", **ARRAYS)
     torch.save(STATE, tmp_path / "a.pt")
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert same(gcodec.load(tmp_path / "a.npz"), ARRAYS)
+    assert_same(gcodec.load(tmp_path / "a.npz"), ARRAYS)
     assert gcodec.load(tmp_path / "a.pt", like="numpy", names="*/w")["model/w"].shape == (2, 3)
     with pytest.raises(GcodecError, match=r"a\.pt is a file of torch\.save, which needs torch: .*like='numpy'"):
         gcodec.load(tmp_path / "a.pt")

@@ -33,6 +33,7 @@ from gcodec.archive import own_classes
 from gcodec.archive.structure import flatten, rebuild
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, LimitExceeded, Unsupported
 from tests.support.archive_maker import object_archive
+from tests.support.same import assert_same
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(Sparse|ComplexHalf|quantize).*:UserWarning")
 
@@ -133,40 +134,6 @@ def with_more() -> Config:
     config = Config(0.5, nested=torch.ones(2))
     config.seen = {"a": np.arange(3)}  # type: ignore[attr-defined]
     return config
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    """Compare types and values, to the bit."""
-    assert type(found) is type(expected)
-    if isinstance(expected, torch.Tensor):
-        assert found.dtype == expected.dtype and found.layout == expected.layout and found.shape == expected.shape
-        if expected.layout != torch.strided:
-            assert found.layout != torch.sparse_coo or found.is_coalesced() == expected.is_coalesced()
-            assert str(found) == str(expected) and torch.equal(found.to_dense(), expected.to_dense())
-        elif expected.is_quantized:
-            assert found.qscheme() == expected.qscheme() and str(found) == str(expected)
-            assert torch.equal(found.int_repr(), expected.int_repr())
-        elif expected.numel():
-            assert torch.equal(*(x.contiguous().view(-1).view(torch.uint8) for x in (found, expected)))
-    elif isinstance(expected, np.ndarray | np.generic):
-        assert found.dtype == expected.dtype and found.shape == expected.shape and found.tobytes() == expected.tobytes()
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected)
-        assert getattr(found, "default_factory", None) is getattr(expected, "default_factory", None)
-        for key in expected:
-            assert_same(found[key], expected[key])
-    elif isinstance(expected, list | tuple | deque):
-        assert len(found) == len(expected) and getattr(found, "maxlen", None) == getattr(expected, "maxlen", None)
-        for pair in zip(found, expected, strict=True):
-            assert_same(*pair)
-    elif hasattr(expected, "__dict__") and not isinstance(expected, Enum | np.dtype):
-        assert_same(vars(found), vars(expected))
-    elif isinstance(expected, time | datetime):
-        assert found == expected and found.fold == expected.fold and found.tzname() == expected.tzname()
-    elif isinstance(expected, float) and math.isnan(expected):
-        assert math.isnan(found)
-    else:
-        assert found == expected
 
 
 def through(value: Any, **options: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from gcodec.checkpoints import Checkpointer
 from gcodec.checkpoints.chain import MAX_CHAIN
 from gcodec.checkpoints.step_files import step_name
+from tests.support.same import assert_same
 
 SIZE = 3000
 
@@ -25,32 +26,6 @@ def state_of(step: int, seed: int = 0) -> dict[str, Any]:
         "optimizer": {"state": {0: {"exp_avg": moments * np.float32(1 + 1e-5 * step), "step": step}}, "lr": 1e-3},
         "ids": np.arange(step, step + 9),
     }
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    """Compare two states, types and bits included."""
-    if hasattr(expected, "detach"):
-        import torch
-
-        assert type(found) is torch.Tensor and found.dtype == expected.dtype and found.shape == expected.shape
-        bits = [x.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for x in (found, expected)]
-        assert torch.equal(*bits)
-        return
-    assert type(found) is type(expected)
-    if isinstance(expected, np.ndarray | np.generic):
-        assert found.dtype == expected.dtype and found.shape == expected.shape
-        assert found.tobytes() == expected.tobytes()
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for key, value in expected.items():
-            assert_same(found[key], value)
-        assert_same(getattr(found, "_metadata", None), getattr(expected, "_metadata", None))
-    elif isinstance(expected, list | tuple):
-        assert len(found) == len(expected)
-        for pair in zip(found, expected, strict=True):
-            assert_same(*pair)
-    else:
-        assert found == expected or (found != found and expected != expected)
 
 
 def assert_folder(checkpoints: Checkpointer, expected: dict[int, int], full_every: int = MAX_CHAIN) -> None:

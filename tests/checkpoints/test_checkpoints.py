@@ -18,7 +18,8 @@ from gcodec.checkpoints.chain import MAX_CHAIN
 from gcodec.checkpoints.checkpointer import by_age
 from gcodec.checkpoints.step_files import step_name
 from gcodec.errors import CheckpointWarning, InvalidArgument, LimitExceeded, Unsupported
-from tests.checkpoints.checkpoint_cases import SIZE, assert_folder, assert_same, filled, state_of
+from tests.checkpoints.checkpoint_cases import SIZE, assert_folder, filled, state_of
+from tests.support.same import assert_same
 
 OPERATIONS = st.lists(
     st.tuples(st.sampled_from(["save", "save", "save", "delete", "prune"]), st.integers(0, 9), st.integers(0, 9)),

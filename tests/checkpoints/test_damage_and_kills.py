@@ -25,8 +25,9 @@ from gcodec.cli import main
 from gcodec.errors import CheckpointWarning, Corruption, GcodecError, InvalidArgument, Unsupported
 from gcodec.files.source import open_regular
 from gcodec.sync import Publisher, VersionFolder
-from tests.checkpoints.checkpoint_cases import assert_folder, assert_same, filled, state_of
+from tests.checkpoints.checkpoint_cases import assert_folder, filled, state_of
 from tests.support.children import forked
+from tests.support.same import assert_same
 from tests.support.special_files import ENDLESS, no_waiting, put
 
 

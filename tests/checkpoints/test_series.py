@@ -15,10 +15,11 @@ from safetensors.numpy import save as safetensors_bytes
 from gcodec.checkpoints import Checkpointer
 from gcodec.checkpoints.step_files import step_name
 from tests.archive.test_files import npy, npz, torch_file
-from tests.checkpoints.checkpoint_cases import assert_same, state_of
+from tests.checkpoints.checkpoint_cases import state_of
 from tests.cli.test_cli import names, result_of, write
 from tests.support import commands
 from tests.support.commands import run
+from tests.support.same import assert_same
 
 folder = commands.folder
 

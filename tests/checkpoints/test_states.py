@@ -20,7 +20,7 @@ from gcodec.archive.structure import flatten, rebuild
 from gcodec.archive.structure_text import MAX_ITEMS
 from gcodec.checkpoints import Checkpointer
 from gcodec.errors import Corruption, GcodecError, InvalidArgument, Unsupported
-from tests.checkpoints.checkpoint_cases import assert_same
+from tests.support.same import assert_same
 
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)

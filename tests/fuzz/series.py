@@ -20,9 +20,9 @@ from gcodec.checkpoints import Checkpointer, StepFolder
 from gcodec.checkpoints.step_files import step_name
 from gcodec.errors import CheckpointWarning, GcodecError, InvalidArgument
 from gcodec.files import plan_or_bytes
-from tests.checkpoints.checkpoint_cases import assert_same
 from tests.fuzz.containers import npy_file, source_of
 from tests.fuzz.mutation import Dice, changed
+from tests.support.same import assert_same
 
 N_STEPS, N_VERSIONS, MOST = 10, 32, 12  #: steps that are used, versions that there are, things that are done in a case
 ADD, DELETE, PRUNE, FLIP, CUT, RENAME, REMOVE, COPY = range(8)
