@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -73,15 +73,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     data = options.data or CACHE / ("quick-dumps" if options.quick else "dumps")
     out = options.out or (CACHE / "quick" if options.quick else RESULTS)
+    return run_each(commands(options.quick, data.absolute(), out.absolute()), run)
+
+
+def run_each(parts: Sequence[Sequence[str]], run_part: Callable[[Sequence[str]], int]) -> int:
+    """Run parts one after another and say what they took; return 1 if one failed."""
     failed, begin = [], perf_counter()
-    for command in commands(options.quick, data.absolute(), out.absolute()):
+    for command in parts:
         print(f"== python -m {' '.join(command)}", flush=True)
         start = perf_counter()
-        if subprocess.run([sys.executable, "-m", *command], check=False, cwd=ROOT).returncode:
+        if run_part(command):
             failed.append(command[0])
         print(f"== {command[0]}: {perf_counter() - start:.0f} s\n", flush=True)
     print(f"{(perf_counter() - begin) / 60:.1f} minutes" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
+
+
+def run(command: Sequence[str]) -> int:
+    """Run ``python -m`` in a process of its own."""
+    return subprocess.run([sys.executable, "-m", *command], check=False, cwd=ROOT).returncode
 
 
 if __name__ == "__main__":

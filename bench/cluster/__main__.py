@@ -15,10 +15,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
 from types import FrameType
 
-from bench.__main__ import CACHE
+from bench.__main__ import CACHE, run_each
 from bench.cluster.bed import obstacle
 from bench.codec import RESULTS
 from bench.data import ROOT
@@ -67,15 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     data = options.data or CACHE / ("quick-dumps" if options.quick else "dumps")
     out = options.out or (CACHE / "cluster-quick" if options.quick else RESULTS)
-    failed, begin = [], perf_counter()
-    for command in commands(options.quick, data.absolute(), out.absolute()):
-        print(f"== python -m {' '.join(command)}", flush=True)
-        start = perf_counter()
-        if run(command):
-            failed.append(command[0])
-        print(f"== {command[0]}: {perf_counter() - start:.0f} s\n", flush=True)
-    print(f"{(perf_counter() - begin) / 60:.1f} minutes" + (f"; failed: {', '.join(failed)}" if failed else ""))
-    return 1 if failed else 0
+    return run_each(commands(options.quick, data.absolute(), out.absolute()), run)
 
 
 def run(command: Sequence[str]) -> int:

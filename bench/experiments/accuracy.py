@@ -29,7 +29,7 @@ import torch
 from bench.__main__ import CACHE
 from bench.cluster import accuracies, step_costs, training
 from bench.codec import RESULTS
-from bench.experiments.pool import PROCESSES, Job, fill
+from bench.experiments.pool import PROCESSES, Job, fill, kept
 from bench.experiments.problems import PROBLEMS, Problem
 from bench.experiments.traffic import Link, Traffic
 from bench.experiments.trial import Planned, run
@@ -247,17 +247,6 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "which-steps": (steps, step_costs.FILE),
     "which-quality": (qualities, FILE),
 }
-
-
-def kept(path: Path, every: Sequence[Job], n_steps: int) -> dict[Job, list[object]]:
-    """Return the rows of these trainings, of so many steps, that a file has."""
-    rows = read_table(path)[1] if path.exists() else []
-    results: dict[Job, list[object]] = {
-        (row["problem"], row["method"], int(row["seed"])): [row[column] for column in COLUMNS]
-        for row in rows
-        if row["steps"] == str(n_steps)
-    }
-    return {job: row for job, row in results.items() if job in every}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

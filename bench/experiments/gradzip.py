@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.__main__ import CACHE
 from bench.codec import RESULTS
-from bench.experiments.pool import PROCESSES, Job, fill
+from bench.experiments.pool import PROCESSES, Job, fill, kept
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.trial import run
 from bench.markdown import markdown, trained_on
@@ -151,15 +151,9 @@ def _mean(rows: Sequence[dict[str, str]], name: str, scale: float = 1.0) -> floa
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gradzip-table": (table, FILE)}
 
 
-def kept(path: Path, every: Sequence[Job], steps: int) -> dict[Job, list[object]]:
-    """Return the rows of these trainings, of so many steps, that a file has."""
-    rows = read_table(path)[1] if path.exists() else []
-    results: dict[Job, list[object]] = {
-        ("cnn", f"{row['method']}, {row['variant']}", int(row["seed"])): [row[column] for column in COLUMNS]
-        for row in rows
-        if row["steps"] == str(steps)
-    }
-    return {job: row for job, row in results.items() if job in every}
+def job_of_variant(row: Mapping[str, str]) -> Job:
+    """Return the job of a table's row: its method is that of a variant."""
+    return "cnn", f"{row['method']}, {row['variant']}", int(row["seed"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds, steps, width = (1, 5, 16) if options.quick else (options.seeds, options.steps, 32)
     path = (options.out or (CACHE / "quick" if options.quick else RESULTS)) / FILE
     every = [("cnn", name, seed) for seed in range(seeds) for name in _NAMES]
-    rows = kept(path, every, steps) if options.resume else {}
+    rows = kept(path, every, steps, job_of_variant) if options.resume else {}
     work = partial(trained, steps=steps, width=width)
     fill(path, COLUMNS, every, rows, work, options.minutes, options.processes)
     return 0

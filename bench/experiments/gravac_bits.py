@@ -22,7 +22,7 @@ from bench.__main__ import CACHE
 from bench.codec import RESULTS
 from bench.experiments.gravac_methods import DENSE, FEEDBACK, Method, window
 from bench.experiments.lgreco.sections import in_common
-from bench.experiments.pool import Job, fill
+from bench.experiments.pool import Job, fill, kept
 from bench.experiments.problems import PROBLEMS
 from bench.experiments.traffic import LINK, SLOW, Link
 from bench.experiments.trial import run
@@ -146,15 +146,6 @@ def table(results: Path) -> list[str]:
 
 
 PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {"gravac-bits": (table, FILE)}
-
-
-def kept(path: Path, every: Sequence[Job]) -> dict[Job, list[object]]:
-    """Return the rows of these trainings that a file has."""
-    rows = read_table(path)[1] if path.exists() else []
-    results: dict[Job, list[object]] = {
-        (row["problem"], row["method"], int(row["seed"])): [row[column] for column in COLUMNS] for row in rows
-    }
-    return {job: row for job, row in results.items() if job in every}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from time import perf_counter
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import read_table, write_table
 
 Job = tuple[str, str, int]  #: problem, method, seed
 Result = TypeVar("Result")
@@ -43,6 +43,20 @@ def results_of(
                 yield job, result
     if left_out:
         print(f"no time for {len(left_out)}:", *("/".join(map(str, job)) for job in left_out), sep="\n    ", flush=True)
+
+
+def job_of(row: Mapping[str, str]) -> Job:
+    """Return the job of a table's row."""
+    return row["problem"], row["method"], int(row["seed"])
+
+
+def kept(
+    path: Path, every: Sequence[Job], n_steps: int | None = None, of: Callable[[Mapping[str, str]], Job] = job_of
+) -> dict[Job, list[object]]:
+    """Return the rows that a table, if it is there, has of these jobs, with so many steps; None: with any."""
+    rows = read_table(path)[1] if path.exists() else []
+    rows = [row for row in rows if n_steps is None or row["steps"] == str(n_steps)]
+    return {of(row): list(row.values()) for row in rows if of(row) in every}
 
 
 def fill(

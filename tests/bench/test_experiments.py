@@ -177,9 +177,9 @@ def test_trainings_of_an_earlier_run_are_kept(tmp_path):
         ["Baseline-FP32", "as published", seed, steps, "0.9", "0.1", "1.0", "1.0", "a processor"]
         for seed, steps in ((0, 300), (1, 5), (7, 300))
     ]
-    assert gradzip.kept(path, every, 300) == {}
+    assert pool.kept(path, every, 300, gradzip.job_of_variant) == {}
     write_table(path, gradzip.COLUMNS, rows)
-    assert gradzip.kept(path, every, 300) == {every[0]: [str(cell) for cell in rows[0]]}
+    assert pool.kept(path, every, 300, gradzip.job_of_variant) == {every[0]: [str(cell) for cell in rows[0]]}
 
 
 def test_bits_of_gravac_bits_are_those_of_their_factors():
@@ -199,9 +199,9 @@ def test_results_by_bits_are_compared_with_dense_of_the_same_seed(tmp_path):
         [*job, 300, 80 + job[2] - (job[1] != DENSE), "% right", 1.0, 5.0, 5.0, "5:300", "", "a processor"]
         for job in every
     ]
-    assert gravac_bits.kept(path, every) == {}
+    assert pool.kept(path, every) == {}
     write_table(path, gravac_bits.COLUMNS, [*rows, ["cnn", "5 bits", 7, *rows[0][3:]]])  # no dense one of its seed
-    assert gravac_bits.kept(path, every[1:]) == {
+    assert pool.kept(path, every[1:]) == {
         job: list(map(str, row)) for job, row in zip(every, rows, strict=True) if job in every[1:]
     }
     results = [[cell.strip() for cell in line.split("|")[2:6]] for line in gravac_bits.table(tmp_path) if "cnn" in line]
@@ -259,8 +259,8 @@ def test_settings_are_compared_with_dense_of_the_same_seed(tmp_path):
         for job in every
     ]
     write_table(path, accuracy.COLUMNS, [*rows, ["vgg", "fp8", 7, *rows[0][3:]]])  # no dense one of its seed
-    assert accuracy.kept(path, every, 300) == {job: list(map(str, row)) for job, row in zip(every, rows, strict=True)}
-    assert accuracy.kept(path, every, 200) == {}
+    assert pool.kept(path, every, 300) == {job: list(map(str, row)) for job, row in zip(every, rows, strict=True)}
+    assert pool.kept(path, every, 200) == {}
     results = [[cell.strip() for cell in line.split("|")[2:4]] for line in accuracy.qualities(tmp_path)[2:4]]
     assert results == [["0.25", "80.5"], ["0.25", "-1.0 ± 1.4"]]
 

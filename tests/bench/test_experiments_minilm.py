@@ -32,7 +32,7 @@ from bench.experiments.minilm import fine_tuning, sentences, tables, trainings
 from bench.experiments.minilm import pictures as minilm_pictures
 from bench.experiments.minilm.model import RENAMED, Embeddings, SentenceClassifier, Size, renamed
 from bench.experiments.minilm.sentences import Examples, pieces, rated, tokens_of, words
-from bench.experiments.pool import Job, fill
+from bench.experiments.pool import Job, fill, kept
 from gcodec.benchmark.csv_tables import read_table, write_named, write_table
 from gcodec.benchmark.settings import LOSSLESS, NEAR_LOSSLESS
 from gcodec.recorder import read_dump
@@ -240,8 +240,8 @@ def test_tables_and_pictures_are_made_of_dumps(problem, tmp_path):
     for drawn in minilm_pictures.draw(recording.folder, tmp_path):
         assert drawn.stat().st_size > 1000
     first = {(trainings.NAME, DENSE, 0): [str(cell) for cell in row]}
-    assert minilm.kept(tmp_path / tables.FILES["trainings"], list(first), 2) == first
-    assert minilm.kept(tmp_path / tables.FILES["trainings"], list(first), 3) == {}
+    assert kept(tmp_path / tables.FILES["trainings"], list(first), 2) == first
+    assert kept(tmp_path / tables.FILES["trainings"], list(first), 3) == {}
     assert [row[3] for row in minilm.others_of(tmp_path / tables.FILES["trainings"], 2)] == ["9", "9"]
     assert len(minilm.others_of(tmp_path / tables.FILES["trainings"], 3)) == 5
 

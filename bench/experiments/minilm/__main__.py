@@ -40,7 +40,7 @@ from bench.experiments.gcomp_drops import ALL, EMBEDDING
 from bench.experiments.gcomp_drops import DENSE as WITHOUT
 from bench.experiments.minilm.tables import COLUMNS, FILES
 from bench.experiments.minilm.trainings import METHODS, NAME, STEPS, Recording, record, trained
-from bench.experiments.pool import Job, fill
+from bench.experiments.pool import Job, fill, kept
 from gcodec.benchmark.csv_tables import read_table, write_table
 from gcodec.benchmark.inputs import gradients
 from gcodec.demo.figures.strategies import mantissa_rows
@@ -68,17 +68,6 @@ def dump_rows(dump: Dump) -> dict[str, list[list[object]]]:
             rows["mantissas"] += [list(row.values()) for row in mantissa_rows([data])]
             rows["updates"] += gcomp.update_rows(part, data, ()) if dump.step in UPDATED else ()
     return rows
-
-
-def kept(path: Path, every: Sequence[Job], n_steps: int) -> dict[Job, list[object]]:
-    """Return the rows of these trainings, of so many steps, that a file has."""
-    rows = read_table(path)[1] if path.exists() else []
-    found: dict[Job, list[object]] = {
-        (row["problem"], row["method"], int(row["seed"])): [row[column] for column in COLUMNS["trainings"]]
-        for row in rows
-        if row["steps"] == str(n_steps)
-    }
-    return {job: row for job, row in found.items() if job in every}
 
 
 def others_of(path: Path, n_steps: int) -> list[list[object]]:
