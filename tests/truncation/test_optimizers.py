@@ -22,6 +22,7 @@ from gcodec.truncation.optimizers import RULES, OptimizerView, levels_for, view_
 from gcodec.truncation.reference import round_to_levels, ulp_histogram
 from tests.gpu.native_laws import level_laws
 from tests.support.paths import ROOT
+from tests.truncation.gradient_terms import LINEAR, SINGLE, gradient_term
 from tests.truncation.test_real_steps import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ CASES = [
     ("ASGD", options(lambd=st.sampled_from([0.0, 1e-4, 0.5]), alpha=st.sampled_from([0.0, 0.75]), t0=st.just(2.0))),
 ]
 every_rule = pytest.mark.parametrize(("name", "choices"), CASES, ids=lambda x: x if isinstance(x, str) else "")
-LINEAR = ("SGD", "ASGD")  #: whose step is linear in the gradient
-SINGLE = ("step", "mu_product", "eta", "mu")  #: keys of state that are one number
 SEEDS = st.integers(0, 2**32 - 1)
 # Exponents of theta and of gradients: near each other, as in training, and anywhere.
 SCALES = st.sampled_from([((-6, 0), (-14, -6)), ((-6, 0), (-30, -10)), ((-30, 30), (-45, 25)), ((0, 1), (-2, 3))])
@@ -95,37 +94,6 @@ def after(name, hyper, theta, state, grad, dtype=torch.float64):
     optimizer.step()
     kept = {key: value.detach().double().numpy() for key, value in optimizer.state[param].items() if value is not None}
     return param.detach().double().numpy(), kept
-
-
-def gradient_term(name, hyper, earlier, state, grad):
-    """Return what the gradient contributes to theta in a step from one state to another; N is theta after it less
-    this."""
-    sign = 1.0 if hyper["maximize"] else -1.0
-    if name == "Adagrad":
-        rate = hyper["lr"] / (1 + (state["step"] - 1) * hyper["lr_decay"])
-        return sign * rate * grad / (np.sqrt(state["sum"]) + hyper["eps"])
-    if name == "RMSprop":
-        return sign * hyper["lr"] * grad / (np.sqrt(state["square_avg"]) + hyper["eps"])
-    if name == "Adadelta":
-        size = np.sqrt(np.float64(earlier.get("acc_delta", 0.0)) + hyper["eps"])
-        return sign * hyper["lr"] * size * grad / np.sqrt(state["square_avg"] + hyper["eps"])
-    (b1, b2), t = hyper["betas"], state["step"]
-    if name == "Adamax":
-        return sign * hyper["lr"] / (1 - b1**t) * (1 - b1) * grad / state["exp_inf"]
-    v = state["max_exp_avg_sq" if hyper.get("amsgrad") else "exp_avg_sq"]
-    rate, bias2 = sign * hyper["lr"] / (1 - b1**t) * (1 - b1), 1 - b2**t
-    if name == "NAdam":
-        now, later = (b1 * (1 - 0.5 * 0.96 ** (n * hyper["momentum_decay"])) for n in (t, t + 1))
-        own = (1 - now) / (1 - state["mu_product"]) + (1 - b1) * later / (1 - state["mu_product"] * later)
-        rate = sign * hyper["lr"] * own
-    if name == "RAdam":
-        rho = 2 / (1 - b2) - 1
-        now = rho - 2 * t * b2**t / bias2
-        if now <= 5:
-            return rate * grad
-        rectified = np.sqrt((now - 4) * (now - 2) * rho / ((rho - 4) * (rho - 2) * now))
-        return rate * rectified * np.sqrt(bias2) * grad / (np.sqrt(v) + hyper["eps"])
-    return rate * grad / (np.sqrt(v / bias2) + hyper["eps"])
 
 
 def without_gradient(name, hyper, theta, state, grad, end, end_state):

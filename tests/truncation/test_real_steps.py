@@ -21,15 +21,14 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.format.ladders import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Array, Ladder
+from gcodec.format.ladders import FINE_LADDER, MANTISSA_BITS, PAPER_LADDER, Ladder
 from gcodec.truncation.optimizers import levels_for
 from tests.support.reliability import record
+from tests.truncation.gradient_terms import LINEAR, SINGLE, gradient_term
 
 torch: Any = pytest.importorskip("torch")
 
 N = 512
-LINEAR = ("SGD", "ASGD")  #: whose step is linear in the gradient
-SINGLE = ("step", "mu_product", "eta", "mu")  #: keys of state that are one number
 ROUNDING = gcodec.EncoderOptions(exact_if_smaller=False)  #: values are rounded although that may save nothing
 OPTIMIZERS = (
     "SGD",
@@ -222,42 +221,9 @@ def states(setting: Setting, rng: np.random.Generator) -> tuple[Any, dict[str, A
     return theta, state
 
 
-def gradient_term(setting: Setting, earlier: dict[str, Any], state: dict[str, Any], grad: Array) -> Array:
-    """Return what the gradient contributes to an adaptive step from one state to another, in float64."""
-    hyper = setting.hyper
-    sign = 1.0 if hyper["maximize"] else -1.0
-    if setting.name == "Adagrad":
-        rate = hyper["lr"] / (1 + (float(state["step"]) - 1) * hyper["lr_decay"])
-        return sign * rate * grad / (np.sqrt(state["sum"].numpy()) + hyper["eps"])
-    if setting.name == "RMSprop":
-        return sign * hyper["lr"] * grad / (np.sqrt(state["square_avg"].numpy()) + hyper["eps"])
-    if setting.name == "Adadelta":
-        size = np.sqrt((earlier["acc_delta"].numpy() if earlier else 0.0) + hyper["eps"])
-        return sign * hyper["lr"] * size * grad / np.sqrt(state["square_avg"].numpy() + hyper["eps"])
-    (b1, b2), t = hyper["betas"], float(state["step"])
-    if setting.name == "Adamax":
-        return sign * hyper["lr"] / (1 - b1**t) * (1 - b1) * grad / state["exp_inf"].numpy()
-    v = state["max_exp_avg_sq" if hyper.get("amsgrad") else "exp_avg_sq"].numpy()
-    rate, bias2 = sign * hyper["lr"] / (1 - b1**t) * (1 - b1), 1 - b2**t
-    if setting.name == "NAdam":
-        now, later = (b1 * (1 - 0.5 * 0.96 ** (n * hyper["momentum_decay"])) for n in (t, t + 1))
-        product = float(state["mu_product"])
-        rate = sign * hyper["lr"] * ((1 - now) / (1 - product) + (1 - b1) * later / (1 - product * later))
-    if setting.name == "RAdam":
-        rectified = rectification(b2, t)
-        if rectified is None:
-            return rate * grad
-        return rate * rectified * np.sqrt(bias2) * grad / (np.sqrt(v) + hyper["eps"])
-    return rate * grad / (np.sqrt(v / bias2) + hyper["eps"])
-
-
-def rectification(b2: float, t: float) -> float | None:
-    """Return the factor of RAdam's step t; None where the step has no denominator."""
-    rho = 2 / (1 - b2) - 1
-    now = rho - 2 * t * b2**t / (1 - b2**t)
-    if now <= 5:
-        return None
-    return float(np.sqrt((now - 4) * (now - 2) * rho / ((rho - 4) * (rho - 2) * now)))
+def arrays(state: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimizer's state with arrays for tensors."""
+    return {key: value.numpy() if torch.is_tensor(value) else value for key, value in state.items()}
 
 
 class Found(NamedTuple):
@@ -304,10 +270,11 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
     end, end_state = after_step(setting, theta.double(), wide, exact, plain)
     first, second, th, g = (x.double().numpy() for x in (one, two, theta, exact))
     end64 = end.numpy()
+    facts = setting.name, hyper, arrays(wide), arrays(end_state)
     if setting.torch_name in LINEAR:
         n = after_step(setting, theta.double(), wide, torch.zeros_like(exact), plain)[0].numpy()
     else:
-        n = end64 - gradient_term(setting, wide, end_state, g)
+        n = end64 - gradient_term(*facts, g)
 
     p = MANTISSA_BITS[dtype]
     unit, info = 2.0 ** -(p + 1), torch.finfo(theta.dtype)
@@ -323,7 +290,7 @@ def compare(setting: Setting, rng: np.random.Generator) -> Found:
         moment = inflow
         if "betas" in hyper:
             moment = (np.abs(wide["exp_avg"].numpy() if wide else 0.0) + inflow) / (1 - hyper["betas"][0])
-        parts = np.abs(gradient_term(setting, wide, end_state, np.ones_like(g))) * moment
+        parts = np.abs(gradient_term(*facts, np.ones_like(g))) * moment
         parts = parts + hyper["lr"] * (past + decay * np.abs(th))
         key = {"Adagrad": "sum", "RMSprop": "square_avg", "Adadelta": "square_avg", "Adamax": "exp_inf"}.get(
             setting.name, "exp_avg_sq"
