@@ -25,6 +25,7 @@ from gcodec.kernels.planes import layouts
 from gcodec.kernels.planes.layout_types import GeneralPlanes, LongTails, NoPlanes, ShortTails, Tails8, Tails24
 from gcodec.kernels.sample import count
 from gcodec.memory import float_bits_of, scratch_for
+from tests.kernels.test_kernels import ranges_of
 from tests.support.bit_patterns import KINDS, gaussian, specials
 
 TYPES = list(BY_CODE.values())
@@ -43,17 +44,6 @@ def values_of(kind, rng, n):
     odd = rng.random(n) < 0.1
     values[odd] = rng.choice(specials(spec), odd.sum())
     return values
-
-
-def ranges_of(rng, n_levels, with_gaps):
-    """Return ranges of some codebook, from symbol 1 on without gaps, as the kernels take them."""
-    first, counts = rng.integers(-20, 3, 16), np.zeros(16, np.int64)
-    counts[:n_levels] = rng.integers(0, 25, n_levels)
-    number = 1 + np.cumsum(counts) - counts
-    by_level = np.stack([np.resize(row.astype(np.uint8), 256) for row in (first, counts, number)])
-    coded = np.arange(256, dtype=np.uint8)
-    coded[rng.random(256) < 0.2] = scalar.ESCAPE
-    return symbols.SymbolRanges(first, counts, number, by_level, coded, with_gaps)
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=name_of)

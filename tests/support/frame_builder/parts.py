@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from random import Random
 from typing import TypeAlias
 
@@ -44,6 +45,12 @@ def pack(items: Iterable[int], width: int, spare: Random | None = None) -> bytes
     if width == 0:
         return b""
     return to_bytes("".join([f"{item:0{width}b}" for item in items][::-1])[::-1], spare)
+
+
+def unpacked(data: bytes, at: int, n_items: int, width: int) -> list[int]:
+    """The items of a packed array (§1) that begins at a byte of `data`."""
+    bits = int.from_bytes(data[at : at + packed_bytes(n_items, width)], "little")
+    return [bits >> s * width & (1 << width) - 1 for s in range(n_items)]
 
 
 def padded(data: bytes, multiple: int, fill: int = 0) -> bytes:
@@ -318,6 +325,12 @@ def by_id(record: bytes, number: int, seed: int) -> tuple[bytes, dict[tuple[int,
     return struct.pack("<B3sIQ", 1, b"", *name), {name: record}
 
 
+def streams_of(block: bytes, at: int, lengths_at: int, n_streams: int, least: int, width: int) -> tuple[bytes, ...]:
+    """The sub-streams from a byte of a block on, whose lengths less `least` are packed (§7)."""
+    lengths = (least + more for more in unpacked(block, lengths_at, n_streams, width))
+    return tuple(block[begin:end] for begin, end in pairwise(accumulate(lengths, initial=at)))
+
+
 @dataclass(frozen=True)
 class Coded:
     """The parts of a coded block (§6, §7)."""
@@ -340,25 +353,16 @@ class Coded:
         fields = EXTENSION.unpack_from(block, 16)
         symbol_bytes, plane_bytes, min_stream_bytes, length_width, reference_width, run_symbol, flags, _ = fields
         n_streams = -(-n_values // 2**stream_log2)
-
-        def packed(at: int, width: int) -> list[int]:
-            bits = int.from_bytes(block[at : at + packed_bytes(n_streams, width)], "little")
-            return [bits >> s * width & (1 << width) - 1 for s in range(n_streams)]
-
         at = 32 + plane_bytes
         lengths_at = at + symbol_bytes
-        streams = []
-        for length in packed(lengths_at, length_width):
-            streams.append(block[at : at + min_stream_bytes + length])
-            at += len(streams[-1])
-        references = packed(lengths_at + packed_bytes(n_streams, length_width), reference_width)
+        references_at = lengths_at + packed_bytes(n_streams, length_width)
         return cls(
             codebook,
             base,
             n_values,
-            block[32 : 32 + plane_bytes],
-            tuple(streams),
-            tuple(references),
+            block[32:at],
+            streams_of(block, at, lengths_at, n_streams, min_stream_bytes, length_width),
+            tuple(unpacked(block, references_at, n_streams, reference_width)),
             min_stream_bytes,
             length_width,
             reference_width,
@@ -425,22 +429,15 @@ class Predicted:
         n_streams = -(-n_values // 2**stream_log2)
         at = 32 + plane_bytes
         lengths_at = at + symbol_bytes
-        size = packed_bytes(n_streams, length_width)
-        bits = int.from_bytes(block[lengths_at : lengths_at + size], "little")
-        streams = []
-        for s in range(n_streams):
-            length = min_stream_bytes + (bits >> s * length_width & (1 << length_width) - 1)
-            streams.append(block[at : at + length])
-            at += length
+        scales_at = lengths_at + packed_bytes(n_streams, length_width)
         n_rows = (column + n_values - 1) // n_columns + 1 if n_columns else 0
-        scales = block[lengths_at + size : lengths_at + size + 3 * n_rows]
         return cls(
             codebook,
             template,
             n_values,
-            block[32 : 32 + plane_bytes],
-            tuple(streams),
-            scales,
+            block[32:at],
+            streams_of(block, at, lengths_at, n_streams, min_stream_bytes, length_width),
+            block[scales_at : scales_at + 3 * n_rows],
             min_stream_bytes,
             length_width,
             run_symbol,

@@ -15,10 +15,11 @@ from tests.support.frame_builder.parts import (
     pack,
     padded,
     sealed_block,
+    streams_of,
     to_bits,
     to_bytes,
 )
-from tests.support.reference import BlockKind, packed_bytes
+from tests.support.reference import BlockKind
 
 SPARSE_EXTENSION = struct.Struct("<IIBBHI")
 NO_TEMPLATE = 65535  # as a base: there are no predictions
@@ -105,20 +106,12 @@ class Sparse:
         symbol_bytes, min_stream_bytes, length_width, stream_log2, _, inner_bytes = fields
         n_streams = -(-n_values >> stream_log2)
         at = 32 + inner_bytes
-        lengths_at = at + symbol_bytes
-        size = packed_bytes(n_streams, length_width)
-        bits = int.from_bytes(block[lengths_at : lengths_at + size], "little")
-        streams = []
-        for s in range(n_streams):
-            length = min_stream_bytes + (bits >> s * length_width & (1 << length_width) - 1)
-            streams.append(block[at : at + length])
-            at += length
         return cls(
             codebook,
             base,
             n_values,
-            block[32 : 32 + inner_bytes],
-            tuple(streams),
+            block[32:at],
+            streams_of(block, at, at + symbol_bytes, n_streams, min_stream_bytes, length_width),
             min_stream_bytes,
             length_width,
             stream_log2,
