@@ -79,7 +79,7 @@ class ConversationRunner:
     def __init__(self, lane: Lane, terms: tuple[object, ...], counters: Counters, label: str = "") -> None:
         self.lane, self.counters, self.label = lane, counters, label
         self.agreement = agreement_of(terms, lane.size)
-        self.others = [peer for peer in range(lane.size) if peer != lane.rank]
+        self.others = lane.others
         self.inline = PAIRED if len(self.others) == 1 else INLINE
         self.first_bytes = HEADER + max(self.inline, MAX_REASON)  #: of the longest first message of any request
         self.piece = 0  #: the number of the next request's messages, which may be two to answer it

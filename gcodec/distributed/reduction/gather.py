@@ -15,7 +15,7 @@ from ..transport.lane import Lane
 from ..transport.message_exchange import MessageExchange
 from ..transport.transfers import labeled
 from .partition import equal_shares
-from .reduce import MAX_MESSAGE, Reduction
+from .reduce import Reduction
 from .schedule import Schedule, Slot
 
 
@@ -40,10 +40,7 @@ class Gather(Reduction):
         return GatherSchedule(n_values * self.lane.size, self.lane.rank, self.lane.size, equal_shares)
 
     def _run(self, exchange: MessageExchange) -> Iterator[None]:
-        results, receipts = (
-            [(slot, exchange.post(slot.due, MAX_MESSAGE)) for slot in slots]
-            for slots in (self.schedule.results(), self.schedule.receipts())
-        )
+        answers = self._answers(exchange)
         begin = self.lane.rank * len(self.values)
         for due in self.schedule.sums():
             self._send(exchange, self.schedule.copies(due), self.values[due.begin - begin : due.end - begin])
@@ -51,10 +48,7 @@ class Gather(Reduction):
         own = self.result[begin : begin + len(self.values)]
         if own.ctypes.data != self.values.ctypes.data:
             own[:] = self.values
-        for slot, message in results:
-            self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
-            yield
-        self._confirm(exchange, receipts)
+        yield from self._take(exchange, *answers)
 
 
 def dense_gather_job(lane: Lane, part: torch.Tensor, whole: torch.Tensor, counters: Counters, label: str) -> LaneJob:

@@ -158,14 +158,13 @@ def exchange_halves(lane: Lane, halves: Sequence[Half], device: torch.device, of
     for half in halves:
         with half.blamed():
             made.append(half.make())
-    others = [peer for peer in range(lane.size) if peer != lane.rank]
     messages = {
         peer: SmallMessage(
             first.header(lane.rank, first.sent[peer]), _text([of[peer] for of in made], offers, max_payload(lane.size))
         )
-        for peer in others
+        for peer in lane.others
     }
-    expected = {peer: first.header(peer, first.due[peer]) for peer in others}
+    expected = {peer: first.header(peer, first.due[peer]) for peer in lane.others}
     start = perf_counter()
     payloads = exchange(lane, messages, expected, first.identity.where)
     first.counters.wait_seconds += perf_counter() - start

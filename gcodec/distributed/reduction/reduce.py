@@ -56,6 +56,7 @@ from .summation import RankSum
 #: Bytes of any message that any rank may send, be it of another type or size than is expected here: Gloo ends the
 #: process of a rank that receives more than it has room for. Memory that is never written to costs nothing.
 MAX_MESSAGE = HEADER + max_encoded_size(MAX_PIECE, "float64")
+Messages = list[tuple[Slot, Incoming]]  #: that other ranks are to send
 _max_size = cache(max_encoded_size)  #: of frames: pieces are of few lengths
 _TRIAL = 1 << 18  #: bytes beyond a frame's limit that let the encoder work in place
 
@@ -143,10 +144,7 @@ class Reduction:
             {peer: (slot, exchange.post(slot.due, MAX_MESSAGE)) for peer, slot in slots.items()}
             for slots in self.schedule.contributions()
         ]
-        results, receipts = (
-            [(slot, exchange.post(slot.due, MAX_MESSAGE)) for slot in slots]
-            for slots in (self.schedule.results(), self.schedule.receipts())
-        )
+        answers = self._answers(exchange)
         for slot in self.schedule.contributed():
             # Between two ranks both sum everything: each needs its own values as the other will decode them, and the
             # encoder, which knows them, leaves them where the sum will stand.
@@ -158,6 +156,18 @@ class Reduction:
         for due in self.schedule.sums():
             self._reduce(exchange, due, contributions[due.piece], total, buffers[:, : due.end - due.begin])
             yield
+        yield from self._take(exchange, *answers)
+
+    def _answers(self, exchange: MessageExchange) -> tuple[Messages, Messages]:
+        """Post the receives of results and receipts, which come when all contributions are summed."""
+        results, receipts = (
+            [(slot, exchange.post(slot.due, MAX_MESSAGE)) for slot in slots]
+            for slots in (self.schedule.results(), self.schedule.receipts())
+        )
+        return results, receipts
+
+    def _take(self, exchange: MessageExchange, results: Messages, receipts: Messages) -> Iterator[None]:
+        """Decode results as they come, part by part, and confirm them."""
         for slot, message in results:
             self._decode(exchange, slot, message, self.result[slot.begin : slot.end])
             yield
@@ -171,7 +181,7 @@ class Reduction:
         memory: np.ndarray = buffer.numpy()[:n_bytes]
         return memory.view(self.values.dtype).reshape(2, n_values)
 
-    def _confirm(self, exchange: MessageExchange, receipts: list[tuple[Slot, Incoming]]) -> None:
+    def _confirm(self, exchange: MessageExchange, receipts: Messages) -> None:
         """Tell the others that everything has arrived, and wait until they say so."""
         for slot, _ in receipts:
             message = np.empty(HEADER, np.uint8)

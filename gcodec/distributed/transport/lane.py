@@ -29,7 +29,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from queue import Empty, Full, Queue
 from typing import Any
 
@@ -101,6 +101,11 @@ class Lane:
         self._queue: Queue[tuple[LaneJob, Future] | None] = Queue(_MAX_QUEUED)
         self._owner: int | None = None  #: the thread's number
         self._thread = start_thread(self._serve)
+
+    @cached_property
+    def others(self) -> list[int]:
+        """Return all ranks but this one."""
+        return [peer for peer in range(self.size) if peer != self.rank]
 
     def submit(self, work: LaneJob | Callable[[], Any], name: str = "") -> Future:
         """Hand in a job, from any thread, and return its future. Blocks while too many jobs wait.

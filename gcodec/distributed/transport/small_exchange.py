@@ -141,9 +141,8 @@ def confirmed_here(lane: Lane, label: str, work: Callable[[], Result]) -> Result
         tell(lane, error)
         raise
     sequence, agreement = lane.next_sequence(), agreement_of("receipt")
-    others = [peer for peer in range(lane.size) if peer != lane.rank]
-    mine, *theirs = (Header(RECEIPT, rank, 0, sequence, agreement, 0, 0) for rank in (lane.rank, *others))
-    exchange(lane, dict.fromkeys(others, SmallMessage(mine)), dict(zip(others, theirs, strict=True)), label)
+    mine, *theirs = (Header(RECEIPT, rank, 0, sequence, agreement, 0, 0) for rank in (lane.rank, *lane.others))
+    exchange(lane, dict.fromkeys(lane.others, SmallMessage(mine)), dict(zip(lane.others, theirs, strict=True)), label)
     return result
 
 
@@ -170,17 +169,16 @@ def _begin(lane: Lane, sent: _Slots, received: _Slots) -> Any:
 def _failed(lane: Lane, label: str, error: RuntimeError) -> PeerError:
     """Return the error to raise for one of Gloo's, which does not say which rank it has waited for: that is one that
     has left no failure record, while those that have waited for it leave one each."""
-    others = [peer for peer in range(lane.size) if peer != lane.rank]
     timed_out = "imed out" in str(error)
     what = f"no answer within {lane.timeout.total_seconds():g} s" if timed_out else "the connection has failed"
     lane.failure_records.record(f"{WAITED}{label}: {what}")
-    reasons = lane.failure_records.reasons_of(others)
-    silent = [peer for peer in others if reasons[peer] is None]
+    reasons = lane.failure_records.reasons_of(lane.others)
+    silent = [peer for peer in lane.others if reasons[peer] is None]
     told = {peer: reason for peer, reason in reasons.items() if reason is not None and not reason.startswith(WAITED)}
     if told:
         peer, reason = next(iter(told.items()))
         return PeerError(f"rank {peer} ({label}): {what}; that rank had aborted: {reason}")
-    if (silent and len(silent) < len(others)) or len(others) == 1:
-        ranks = ", ".join(map(str, (silent or others)[:_NAMED])) + ", ..." * (len(silent) > _NAMED)
+    if (silent and len(silent) < len(lane.others)) or len(lane.others) == 1:
+        ranks = ", ".join(map(str, (silent or lane.others)[:_NAMED])) + ", ..." * (len(silent) > _NAMED)
         return PeerError(f"rank{'s' * (len(silent) > 1)} {ranks} ({label}): {what} ({in_short(error)})")
     return PeerError(f"{label}: some rank, it is not known which: {what} ({in_short(error)})")
