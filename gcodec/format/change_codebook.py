@@ -22,7 +22,7 @@ from ..kernels.entropy.changes import (
 )
 from ..kernels.entropy.encode_streams import checksum
 from ..kernels.entropy.prefix_code import MAX_LENGTH, TABLE_SIZE
-from .codebook import BY_ID, MAX_SYMBOLS
+from .codebook import BY_ID, MAX_SYMBOLS, end_of_lengths, read_lengths
 
 CHANGES = 3  #: kind of record
 MAX_CHANGE_CODEBOOKS = 16
@@ -211,21 +211,13 @@ def read_changes(data: bytes, at: int, dtype: DType) -> tuple[ChangeCodebook, in
     n_kinds, n_steps = (_KINDS_OF_STEPS, 2 * dtype.bits + 1) if n_classes else (1, 0)
     n_lengths = MAX_CATEGORIES + n_steps + max(n_classes, 1) * n_kinds * n_gaps
     lengths_at = at + 4 + max(n_classes - 1, 0) * value_bytes
-    size = (n_lengths + 1) // 2
-    end = lengths_at + size
-    end += -(end - at) % 4
-    if end > len(data):
-        raise Corruption("codebook of changes: its record does not fit into the prelude")
+    end = end_of_lengths(data, at, lengths_at, n_lengths, "codebook of changes")
     thresholds = tuple(
         int.from_bytes(data[place : place + value_bytes], "little") for place in range(at + 4, lengths_at, value_bytes)
     )
     if any(low >= high for low, high in zip((0, *thresholds), (*thresholds, 1 << dtype.bits - 1), strict=True)):
         raise Corruption(f"codebook of changes: thresholds {thresholds} must rise, above 0 and below the sign bit")
-    packed = np.frombuffer(data, np.uint8, size, lengths_at)
-    nibbles = np.stack([packed & 15, packed >> 4], 1).reshape(-1)[:n_lengths]
-    if nibbles.max() > MAX_LENGTH or any(data[lengths_at + size : end]):
-        raise Corruption(f"codebook of changes: a code length is above {MAX_LENGTH}, or the padding is not zero")
-    lengths = nibbles.tobytes()
+    lengths = read_lengths(data, lengths_at, end, n_lengths, "codebook of changes").tobytes()
     steps_end = MAX_CATEGORIES + n_steps
     rows = tuple(lengths[first : first + n_kinds * n_gaps] for first in range(steps_end, n_lengths, n_kinds * n_gaps))
     codebook = ChangeCodebook(dtype.bits, thresholds, lengths[:MAX_CATEGORIES], lengths[MAX_CATEGORIES:steps_end], rows)

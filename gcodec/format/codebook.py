@@ -186,6 +186,27 @@ class Codebook:
         return struct.pack("<B3xIQ", BY_ID, codebook_id, self.hash)
 
 
+def end_of_lengths(data: bytes, at: int, lengths_at: int, n_lengths: int, name: str) -> int:
+    """Return the byte after a record that begins at ``at`` and ends with so many packed code lengths. Raises Corruption
+    if it is not there."""
+    end = lengths_at + (n_lengths + 1) // 2
+    end += -(end - at) % 4
+    if end > len(data):
+        raise Corruption(f"{name}: its record does not fit into the prelude")
+    return end
+
+
+def read_lengths(data: bytes, lengths_at: int, end: int, n_lengths: int, name: str) -> np.ndarray:
+    """Return code lengths that are packed two to a byte: uint8[n_lengths]. Raises Corruption if one is too long, or if
+    bytes behind them are not zero."""
+    size = (n_lengths + 1) // 2
+    packed = np.frombuffer(data, np.uint8, size, lengths_at)
+    lengths = np.stack([packed & 15, packed >> 4], 1).reshape(-1)[:n_lengths]
+    if lengths.max() > MAX_LENGTH or any(data[lengths_at + size : end]):
+        raise Corruption(f"{name}: a code length is above {MAX_LENGTH}, or the padding is not zero")
+    return lengths
+
+
 def read_inline(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Codebook, int]:
     """Read an inline record.
 
@@ -215,15 +236,8 @@ def read_inline(data: bytes, at: int, n_levels: int, head_bits: int) -> tuple[Co
         raise Corruption(
             f"codebook: ranges {ranges} must begin below {1 << head_bits} and have at most {MAX_SYMBOLS} symbols in all"
         )
-    size = (n_symbols + 3) // 2
-    end = lengths_at + size
-    end += -(end - at) % 4
-    if end > len(data):
-        raise Corruption("codebook: its record does not fit into the prelude")
-    packed = np.frombuffer(data, np.uint8, size, lengths_at)
-    nibbles = np.stack([packed & 15, packed >> 4], 1).reshape(-1)[: n_symbols + 2]
-    if nibbles.max() > MAX_LENGTH or any(data[lengths_at + size : end]):
-        raise Corruption(f"codebook: a code length is above {MAX_LENGTH}, or the padding is not zero")
+    end = end_of_lengths(data, at, lengths_at, n_symbols + 2, "codebook")
+    nibbles = read_lengths(data, lengths_at, end, n_symbols + 2, "codebook")
     lengths = np.zeros(256, np.uint8)
     lengths[0], lengths[ESCAPE] = nibbles[0], nibbles[1]
     lengths[1 : 1 + n_symbols] = nibbles[2:]
@@ -267,12 +281,7 @@ def read_residual(data: bytes, at: int, n_digits: int) -> tuple[Codebook, int]:
         Unsupported: The record is of an unknown kind.
     """
     n_lengths = 1 + 15 * n_digits
-    lengths_at = at + 4
-    size = (n_lengths + 1) // 2
-    end = lengths_at + size
-    end += -(end - at) % 4
-    if end > len(data):
-        raise Corruption("residual codebook: its record does not fit into the prelude")
+    end = end_of_lengths(data, at, at + 4, n_lengths, "residual codebook")
     kind, digits, reserved = struct.unpack_from("<BBH", data, at)
     if kind != RESIDUAL:
         raise Unsupported(f"residual codebook: a record of kind {kind} is not known to this version")
@@ -281,10 +290,6 @@ def read_residual(data: bytes, at: int, n_digits: int) -> tuple[Codebook, int]:
             f"residual codebook: {digits} digits and {reserved} in the reserved bytes; there must be {n_digits} digits "
             "and zero"
         )
-    packed = np.frombuffer(data, np.uint8, size, lengths_at)
-    nibbles = np.stack([packed & 15, packed >> 4], 1).reshape(-1)[:n_lengths]
-    if nibbles.max() > MAX_LENGTH or any(data[lengths_at + size : end]):
-        raise Corruption(f"residual codebook: a code length is above {MAX_LENGTH}, or the padding is not zero")
-    codebook = residual_codebook(nibbles)
+    codebook = residual_codebook(read_lengths(data, at + 4, end, n_lengths, "residual codebook"))
     _ = codebook.codes  # refuses an incomplete code
     return codebook, end

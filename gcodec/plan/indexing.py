@@ -52,7 +52,7 @@ from ..kernels.index.segment_scales import (
     find_scales,
 )
 from ..memory import acquire, release
-from ..threads import n_threads, run_batches
+from ..threads import n_threads
 from .codebooks import code_bits
 from .offsets import among_sums, way_of_sums
 from .profile import spread_sample
@@ -63,6 +63,7 @@ from .segments import (
     PART,
     Indexing,
     count_found,
+    each_search,
     indexing_of,
     n_worth,
     number_found,
@@ -504,17 +505,12 @@ def _products(values: np.ndarray, segment: int, factors: Factors, threads: int) 
 def _scales_of(values: np.ndarray, segment: int, factors: Factors, threads: int) -> np.ndarray:
     """Return bits of the scales of segments, 0 where none was found: uint32[n_segments]."""
     types, scales = (values.dtype, values.flags.aligned), np.empty(-(-len(values) // segment), np.uint32)
-    # Segments of one call, whatever the number of threads: within a call, a search begins with what the last one found.
-    at_once = max(PART // segment, 1)
 
-    def find(begin: int, end: int) -> None:
-        for first in range(begin * at_once, min(end * at_once, len(scales)), at_once):
-            stop = first + at_once
-            part = values[first * segment : stop * segment]
-            with _searching() as search:
-                _find_scales(types, part, segment, 0, factors, search, scales[first:stop])
+    def find(some: slice, part: np.ndarray) -> None:
+        with _searching() as search:
+            _find_scales(types, part, segment, 0, factors, search, scales[some])
 
-    run_batches(find, -(-len(scales) // at_once), threads, batch=1)
+    each_search(values, segment, find, threads)
     if factors.form == SIGNIFICANDS and len(scales) > 1:  # a power of two more or less in a scale fits as well
         start = values[: max(min(len(values), PART) // segment, 1) * segment]
         scales = min(scales, _on_one_power(scales), key=lambda way: _matches_entropy(start, segment, way, factors))

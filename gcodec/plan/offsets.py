@@ -18,10 +18,9 @@ from ..kernels.index.guesses import N_FACTORS
 from ..kernels.index.matches import N_MATCHES, NO_MATCH
 from ..kernels.index.scale_and_offset import MAX_LOOKED_AT, MAX_NEAR, N_KNOWN, PairSearch, find_pairs, match_sums
 from ..memory import acquire, release
-from ..threads import run_batches
 from .codebooks import code_bits
 from .profile import spread_places
-from .segments import PART, Indexing, count_found, indexing_of, sample_of, short_bits
+from .segments import Indexing, count_found, each_search, indexing_of, sample_of, short_bits
 
 #: A share of values with which nothing is gained, and longer segments have no offsets either; of the first segments.
 _MAX_UNMATCHED, _MAX_FIRST_UNMATCHED = 0.25, 0.65
@@ -199,25 +198,21 @@ def among_sums(values: np.ndarray, dtype: DType, way: WayOfSums, threads: int) -
     """
     segment, types = way.segment, (values.dtype, values.flags.aligned)
     scales, offsets = np.empty((2, -(-len(values) // segment)), np.uint32)
-    # Segments of one call, whatever the number of threads. Each call begins with what the sample has taught: a grid
-    # that its first segments seem to have by chance would be held against all others first.
-    at_once = max(PART // segment, 1)
 
-    def find(begin: int, end: int) -> None:
-        for first in range(begin * at_once, min(end * at_once, len(scales)), at_once):
-            some = slice(first, first + at_once)
-            part = values[first * segment : (first + at_once) * segment]
-            with _searching() as search:
-                for name, learnt in way.learnt._asdict().items():
-                    getattr(search, name)[:] = learnt
-                _find_pairs(types, part, segment, 0, way.n_bits, dtype.code, search, scales[some], offsets[some])
+    def find(some: slice, part: np.ndarray) -> None:
+        # Each call begins with what the sample has taught: a grid that its first segments seem to have by chance would
+        # be held against all others first.
+        with _searching() as search:
+            for name, learnt in way.learnt._asdict().items():
+                getattr(search, name)[:] = learnt
+            _find_pairs(types, part, segment, 0, way.n_bits, dtype.code, search, scales[some], offsets[some])
 
     def match(where: slice, matches: np.ndarray) -> None:
         some, skipped = slice(where.start // segment, -(-where.stop // segment)), where.start % segment
         part = values[where]
         _match_sums(types, part, segment, skipped, scales[some], offsets[some], dtype.code, matches)
 
-    run_batches(find, -(-len(scales) // at_once), threads, batch=1)
+    each_search(values, segment, find, threads)
     return indexing_of(values, match, scales, offsets, segment, _INTEGERS, threads)
 
 

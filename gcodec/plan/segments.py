@@ -103,6 +103,18 @@ def part_by_part(work: Callable[[slice], object], n_values: int, threads: int) -
     run_batches(run, -(-n_values // PART), threads, batch=4)
 
 
+def each_search(values: np.ndarray, segment: int, find: Callable[[slice, np.ndarray], object], threads: int) -> None:
+    """Call ``find`` with the numbers and values of the segments of one part after another. The parts do not depend on
+    the number of threads: within one, a search begins with what the last one found."""
+    at_once, n_segments = max(PART // segment, 1), -(-len(values) // segment)
+
+    def run(begin: int, end: int) -> None:
+        for first in range(begin * at_once, min(end * at_once, n_segments), at_once):
+            find(slice(first, first + at_once), values[first * segment : (first + at_once) * segment])
+
+    run_batches(run, -(-n_segments // at_once), threads, batch=1)
+
+
 def n_worth(counts: np.ndarray, n: int, entry_bits: int, value_bits: int) -> int:
     """Return how many entries of a dictionary are worth their bits, the most frequent first: at least one.
 
