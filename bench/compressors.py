@@ -32,7 +32,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogona
 from bench import hooks, hooks_pair
 from bench.codec import RESULTS
 from bench.hooks import WrongResultError as WrongResultError
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import write_named
 from gcodec.compressors import ACPSGD, DGC, QSGD, Compressor, GradZip, Place, PowerSGD, RandomK, RedSync, TopK
 from gcodec.compressors.batching import request_bytes
 from gcodec.compressors.contract import Memory, alone
@@ -40,19 +40,6 @@ from gcodec.compressors.lowrank import LowRank
 from gcodec.compressors.sparse import Sparsifier, unpack_sparse
 
 FILE = "compressors.csv"
-COLUMNS = (
-    "contest",
-    "data",
-    "values",
-    "threads",
-    "method",
-    "seconds",
-    "times_faster",
-    "bytes",
-    "ratio",
-    "norm_kept",
-    "of_best",
-)
 DENSITIES = (0.01, 0.001)
 RANKS = (1, 4, 16)
 MATRICES = ((1024, 1024), (512, 4608), (2000, 500))
@@ -104,7 +91,7 @@ def exact_choice(flat: torch.Tensor, k: int) -> torch.Tensor:
     return torch.topk(flat.abs(), k, sorted=False).indices
 
 
-def choices(data: str, flat: torch.Tensor, rounds: int) -> Iterator[list[object]]:
+def choices(data: str, flat: torch.Tensor, rounds: int) -> Iterator[dict[str, object]]:
     """Rows of the contest ``choose``."""
     for density in DENSITIES:
         k = round(flat.numel() * density)
@@ -122,25 +109,26 @@ def choices(data: str, flat: torch.Tensor, rounds: int) -> Iterator[list[object]
                 raise WrongResultError(f"{name} keeps {indices.numel()} of {k}, {kept[name][1]:.3f} of the best norm")
         times = seconds_of(methods, rounds)
         for name, seconds in times.items():
-            yield [
-                "choose",
-                f"{data}, density {density}",
-                flat.numel(),
-                torch.get_num_threads(),
-                name,
-                f"{seconds:.6f}",
-                f"{times[TORCH] / seconds:.2f}",
-                "",
-                "",
-                *(f"{share:.4f}" for share in kept[name]),
-            ]
+            yield {
+                "contest": "choose",
+                "data": f"{data}, density {density}",
+                "values": flat.numel(),
+                "threads": torch.get_num_threads(),
+                "method": name,
+                "seconds": f"{seconds:.6f}",
+                "times_faster": f"{times[TORCH] / seconds:.2f}",
+                "bytes": "",
+                "ratio": "",
+                "norm_kept": f"{kept[name][0]:.4f}",
+                "of_best": f"{kept[name][1]:.4f}",
+            }
 
 
 def _chooser(setting: Sparsifier, flat: torch.Tensor, memory: Memory) -> Callable[[], torch.Tensor]:
     return lambda: setting.select(flat, memory, Place())
 
 
-def messages(data: str, flat: torch.Tensor, rounds: int) -> Iterator[list[object]]:
+def messages(data: str, flat: torch.Tensor, rounds: int) -> Iterator[dict[str, object]]:
     """Rows of the contest ``message``."""
     settings: dict[str, Compressor] = {
         **sparsifiers(DENSITIES[0]),
@@ -162,19 +150,19 @@ def messages(data: str, flat: torch.Tensor, rounds: int) -> Iterator[list[object
     times = seconds_of(methods, rounds)
     for name, seconds in times.items():
         lossy = flat.half().float() if name == HALF else settings[name].decompressed(flat).contribution
-        yield [
-            "message",
-            data,
-            flat.numel(),
-            torch.get_num_threads(),
-            name,
-            f"{seconds:.6f}",
-            f"{times[HALF] / seconds:.2f}",
-            sizes[name],
-            f"{flat.nbytes / sizes[name]:.2f}",
-            f"{norm(lossy) / norm(flat):.4f}",
-            "",
-        ]
+        yield {
+            "contest": "message",
+            "data": data,
+            "values": flat.numel(),
+            "threads": torch.get_num_threads(),
+            "method": name,
+            "seconds": f"{seconds:.6f}",
+            "times_faster": f"{times[HALF] / seconds:.2f}",
+            "bytes": sizes[name],
+            "ratio": f"{flat.nbytes / sizes[name]:.2f}",
+            "norm_kept": f"{norm(lossy) / norm(flat):.4f}",
+            "of_best": "",
+        }
 
 
 def _first_request(setting: Compressor, flat: torch.Tensor) -> Callable[[], Any]:
@@ -190,7 +178,7 @@ def pytorch_powersgd(matrix: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return torch.matmul(p[0], q.t())
 
 
-def low_ranks(shape: tuple[int, int], rounds: int, ranks: Sequence[int]) -> Iterator[list[object]]:
+def low_ranks(shape: tuple[int, int], rounds: int, ranks: Sequence[int]) -> Iterator[dict[str, object]]:
     """Rows of the contest ``low rank``."""
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     for rank in ranks:
@@ -205,19 +193,19 @@ def low_ranks(shape: tuple[int, int], rounds: int, ranks: Sequence[int]) -> Iter
         for name, seconds in times.items():
             floats = settings.get(name, settings["PowerSGD"]).floats(shape)
             kept = norm(methods[name]()) / norm(matrix)
-            yield [
-                "low rank",
-                f"{shape[0]} × {shape[1]}, rank {rank}",
-                matrix.numel(),
-                torch.get_num_threads(),
-                name,
-                f"{seconds:.6f}",
-                f"{times[PYTORCH] / seconds:.2f}",
-                round(4 * floats),
-                f"{matrix.numel() / floats:.2f}",
-                f"{kept:.4f}",
-                "",
-            ]
+            yield {
+                "contest": "low rank",
+                "data": f"{shape[0]} × {shape[1]}, rank {rank}",
+                "values": matrix.numel(),
+                "threads": torch.get_num_threads(),
+                "method": name,
+                "seconds": f"{seconds:.6f}",
+                "times_faster": f"{times[PYTORCH] / seconds:.2f}",
+                "bytes": round(4 * floats),
+                "ratio": f"{matrix.numel() / floats:.2f}",
+                "norm_kept": f"{kept:.4f}",
+                "of_best": "",
+            }
 
 
 def _step(setting: LowRank, matrix: torch.Tensor) -> Callable[[], Any]:
@@ -225,7 +213,7 @@ def _step(setting: LowRank, matrix: torch.Tensor) -> Callable[[], Any]:
     return lambda: alone(setting.compress(matrix, memory, Place())).average
 
 
-def rows_of(n_choose: int, n_message: int, rounds: int, quick: bool) -> Iterator[list[object]]:
+def rows_of(n_choose: int, n_message: int, rounds: int, quick: bool) -> Iterator[dict[str, object]]:
     """Yield all contests, of gradients of these numbers of values."""
     for data, flat in gradients(n_choose).items():
         yield from choices(data, flat, rounds)
@@ -253,11 +241,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         choose, message = (options.values or (QUICK if options.quick else n) for n in (CHOOSE, MESSAGE))
         for row in rows_of(choose, message, 1 if options.quick else 9, options.quick):
-            print(*row, flush=True)
+            print(*row.values(), flush=True)
             rows.append(row)
     finally:
         torch.set_num_threads(before)
-    write_table(options.out / FILE, COLUMNS, rows)
+    write_named(options.out / FILE, rows)
     return 0
 
 

@@ -38,7 +38,7 @@ import numpy as np
 
 import gcodec
 from gcodec import FINE_LADDER
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import write_named
 from gcodec.errors import Unsupported
 from gcodec.frame.decode import FrameReader
 from gcodec.kernels.block.header import CODED, SYMBOL_BYTES
@@ -47,18 +47,6 @@ from gcodec.kernels.cuda.native import ALL_KERNELS, THREADS, NativeKernel
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ARCHITECTURES = ((8, 0), (9, 0), (10, 0))
-COLUMNS = (
-    "kernel",
-    "architecture",
-    "per_32_values",
-    "instructions",
-    "registers",
-    "shared_bytes",
-    "local_accesses",
-    "occupancy_percent",
-    "barriers",
-    "compiler",
-)
 BLOCK, WARPS = 1 << 14, THREADS // 32
 #: Of a multiprocessor: bytes of shared memory by compute capability; and for all of these registers, warps, and bytes
 #: of shared memory that each block takes for the system (CUDA C++ programming guide, "Compute Capabilities").
@@ -412,25 +400,25 @@ def machine_code(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -
                     yield MachineCode(kernel, own, registers[name], shared.get(name, 0), local, compiler)
 
 
-def measure(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Iterator[tuple[object, ...]]:
+def measure(kernels: Sequence[NativeKernel], capability: tuple[int, int]) -> Iterator[dict[str, object]]:
     """Yield a row of the table for each kernel. Raises Unsupported if one of NVIDIA's tools is not here."""
     for found in machine_code(kernels, capability):
         kind, _, dtype = found.kernel.name.rpartition("_")
         facts = facts_of("float32" if dtype == "float32" else "bfloat16", "_" in kind)
         per_32 = issued(found.code, STEPS[kind], facts) / (BLOCK / 32)
         barriers = sum("BAR.SYNC" in instruction.text for instruction in found.code)
-        yield (
-            found.kernel.name,
-            f"sm_{capability[0]}{capability[1]}",
-            f"{per_32:.1f}",
-            len(found.code),
-            found.registers,
-            found.shared,
-            found.local,
-            occupancy(capability, found.registers, found.shared),
-            barriers,
-            found.compiler,
-        )
+        yield {
+            "kernel": found.kernel.name,
+            "architecture": f"sm_{capability[0]}{capability[1]}",
+            "per_32_values": f"{per_32:.1f}",
+            "instructions": len(found.code),
+            "registers": found.registers,
+            "shared_bytes": found.shared,
+            "local_accesses": found.local,
+            "occupancy_percent": occupancy(capability, found.registers, found.shared),
+            "barriers": barriers,
+            "compiler": found.compiler,
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -444,8 +432,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error)
         return 1
     for row in rows:
-        print(*row, sep=", ")
-    write_table(options.out / "gpu-instructions.csv", COLUMNS, sorted(rows, key=lambda row: str(row[0])))
+        print(*row.values(), sep=", ")
+    write_named(options.out / "gpu-instructions.csv", sorted(rows, key=lambda row: str(row["kernel"])))
     return 0
 
 

@@ -149,7 +149,7 @@ def check_low_rank(hooks: dict[str, Hook], bucket: Bucket, rank: int, steps: int
             raise WrongResultError(f"{name}: gradients of rank {rank} come back with an error of {apart:.4f}")
 
 
-def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[object]]:
+def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[dict[str, object]]:
     """Yield rows: low ranks beside PyTorch's PowerSGD hook, then the others beside its fp16 hook."""
     model = layer(width)
     bucket = Bucket(model)
@@ -176,7 +176,7 @@ def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[obje
 
 def low_rank(
     name: str, model: torch.nn.Module, bucket: Bucket, gradient: torch.Tensor, rounds: int, rank: int
-) -> Iterator[list[object]]:
+) -> Iterator[dict[str, object]]:
     """Rows of the contest ``name``: hooks of one low rank, on whatever ranks there are."""
     states, hooks = ours(model, {"PowerSGD": PowerSGD(rank), "ACP-SGD": ACPSGD(rank), "GradZip": GradZip(rank)})
     hooks = {PYTORCH: pytorch_powersgd(rank), **hooks}
@@ -186,7 +186,7 @@ def low_rank(
 
 def _rows(
     contest: str, what: str, states: dict[str, gd.CompressedGradients], times: dict[str, float], gradient: torch.Tensor
-) -> Iterator[list[object]]:
+) -> Iterator[dict[str, object]]:
     """One row for each hook; the first is what others are compared with. Of PyTorch's the bytes are not known."""
     first = next(iter(times))
     for name, seconds in times.items():
@@ -194,16 +194,16 @@ def _rows(
         if name in states:
             count = states[name].stats()["compressor"]
             ratio, sent = f"{count['ratio']:.2f}", str(round(gradient.nbytes / count["ratio"]))
-        yield [
-            contest,
-            what,
-            gradient.numel(),
-            torch.get_num_threads(),
-            name,
-            f"{seconds:.6f}",
-            f"{times[first] / seconds:.2f}",
-            sent,
-            ratio,
-            "",
-            "",
-        ]
+        yield {
+            "contest": contest,
+            "data": what,
+            "values": gradient.numel(),
+            "threads": torch.get_num_threads(),
+            "method": name,
+            "seconds": f"{seconds:.6f}",
+            "times_faster": f"{times[first] / seconds:.2f}",
+            "bytes": sent,
+            "ratio": ratio,
+            "norm_kept": "",
+            "of_best": "",
+        }

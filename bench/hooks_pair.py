@@ -22,7 +22,7 @@ RANKS = 2
 NAME = "hook, two ranks"
 
 
-def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[list[object]]:
+def contest(width: int, rounds: int, ranks: Sequence[int]) -> Iterator[dict[str, object]]:
     """Yield rows, with the seconds of the first of the two."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_take_part, (folder, width, rounds, tuple(ranks)), nprocs=RANKS)

@@ -19,7 +19,7 @@ from time import process_time
 from bench.codec import RESULTS
 from bench.data import GROUPS, default_folder, named_inputs, read_series
 from bench.levels import all_levels
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import write_named
 from gcodec.benchmark.inputs import GRADIENTS, Input
 from gcodec.benchmark.measure import OURS
 from gcodec.benchmark.peers import Peer, available
@@ -30,21 +30,9 @@ RATE = 0.1  #: GB/s of encoding from which a level qualifies
 NEARLY = 0.5  #: of that rate: so much gets two more tries
 HOPELESS = 0.3  #: of that rate: less is not tried again
 TRIES = 3
-COLUMNS = (
-    "model",
-    "step",
-    "group",
-    "dtype",
-    "codec",
-    "original_bytes",
-    "compressed_bytes",
-    "encode_GBps",
-    "decode_GBps",
-    "qualifies",
-)
 
 
-def measure(part: Input, name: str, task: CodecTask) -> list[object]:
+def measure(part: Input, name: str, task: CodecTask) -> dict[str, object]:
     """Return a row of the table. Raises RoundTripError, and whatever a peer raises."""
     encoding = float("inf")
     for _ in range(TRIES):
@@ -59,25 +47,25 @@ def measure(part: Input, name: str, task: CodecTask) -> list[object]:
     decoding = process_time() - start
     task.check(decoded)
     rate = _rate(part, encoding)
-    return [
-        part.model,
-        part.step,
-        part.group,
-        part.dtype,
-        name,
-        part.nbytes,
-        len(encoded),
-        f"{rate:.3f}",
-        f"{_rate(part, decoding):.3f}",
-        int(rate >= RATE),
-    ]
+    return {
+        "model": part.model,
+        "step": part.step,
+        "group": part.group,
+        "dtype": part.dtype,
+        "codec": name,
+        "original_bytes": part.nbytes,
+        "compressed_bytes": len(encoded),
+        "encode_GBps": f"{rate:.3f}",
+        "decode_GBps": f"{_rate(part, decoding):.3f}",
+        "qualifies": int(rate >= RATE),
+    }
 
 
 def _rate(part: Input, seconds: float) -> float:
     return part.nbytes / max(seconds, 1e-7) / GIGA
 
 
-def sweep(parts: Sequence[Input], peers: Sequence[Peer], notes: list[str]) -> Iterator[list[object]]:
+def sweep(parts: Sequence[Input], peers: Sequence[Peer], notes: list[str]) -> Iterator[dict[str, object]]:
     """Rows for inputs that differ in their step only. Peers that fail are noted; a failure of ours is raised."""
     hopeless: set[str] = set()
     for part in parts:
@@ -94,7 +82,7 @@ def sweep(parts: Sequence[Input], peers: Sequence[Peer], notes: list[str]) -> It
                 continue
             if row:
                 yield row
-                if float(str(row[-3])) < HOPELESS * RATE:
+                if float(str(row["encode_GBps"])) < HOPELESS * RATE:
                     hopeless.add(peer.name)
 
 
@@ -110,13 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups, dtypes = (
         ((GRADIENTS,), ("float32", "bfloat16")) if options.quick else (GROUPS, ("float32", "bfloat16", "float16"))
     )
-    rows: list[list[object]] = []
+    rows: list[dict[str, object]] = []
     notes = [f"{package} is not installed and not measured" for package in missing]
     for title, parts in named_inputs(series, groups, dtypes, with_levels=False):
         print(f"{title}: {len(parts)} dumps, {sum(part.nbytes for part in parts) / 1e6:.1f} MB", flush=True)
         warm_up(parts[0], peers)
         rows += sweep(parts, peers, notes)
-    write_table(options.out / "levels.csv", COLUMNS, rows)
+    write_named(options.out / "levels.csv", rows)
     print(*notes, sep="\n")
     return 0
 

@@ -130,7 +130,7 @@ def test_sizes_of_peers_at_their_levels_have_rows(gradient):
     notes: list[str] = []
     rows = list(sizes.sweep([gradient, gradient], [*chosen, peers.Peer("broken", "", broken)], notes))
     assert len(notes) == 1
-    results = {str(row[4]): row for row in rows}
+    results = {str(row["codec"]): row for row in rows}
     assert results.keys() >= {"gcodec", "shuffle+zstd-1"}
-    assert results["gcodec"][6] == settings.lossless_setting(gradient).task().verify()
-    assert all(row[9] == int(float(str(row[7])) >= sizes.RATE) for row in rows)
+    assert results["gcodec"]["compressed_bytes"] == settings.lossless_setting(gradient).task().verify()
+    assert all(row["qualifies"] == int(float(str(row["encode_GBps"])) >= sizes.RATE) for row in rows)

@@ -81,14 +81,14 @@ def test_the_rate_below_which_compressing_pays_is_where_sending_either_takes_as_
 
 
 def test_the_table_of_smaller_peers_counts_fast_enough_levels_only(tmp_path):
-    from bench import sections, sizes, targets
+    from bench import sections, targets
 
-    def row(step: int, codec: str, size: int, qualifies: int, group: str = "parameters") -> list[object]:
-        return ["cnn", step, group, "float32", codec, 1000, size, "0.5", "0.5", qualifies]
+    def row(step: int, codec: str, size: int, qualifies: int, group: str = "parameters") -> dict[str, object]:
+        fixed = {"model": "cnn", "dtype": "float32", "original_bytes": 1000}
+        return {**fixed, "step": step, "group": group, "codec": codec, "compressed_bytes": size, "qualifies": qualifies}
 
-    csv_tables.write_table(
+    csv_tables.write_named(
         tmp_path / "levels.csv",
-        sizes.COLUMNS,
         [
             row(1, "gcodec", 500, 1),
             row(1, "slow", 400, 0),

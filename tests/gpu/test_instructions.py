@@ -30,9 +30,9 @@ def test_kernels_keep_to_the_limits(capability: tuple[int, int]) -> None:
         rows = list(counting.measure(counting.COUNTED, capability))
     except Unsupported as error:
         pytest.skip(str(error))
-    assert [row[0] for row in rows] == [kernel.name for kernel in counting.COUNTED]
+    assert [row["kernel"] for row in rows] == [kernel.name for kernel in counting.COUNTED]
     for row in rows:
-        assert_within_limits(dict(zip(counting.COLUMNS, row, strict=True)))
+        assert_within_limits(row)
 
 
 @EACH_ARCHITECTURE

@@ -36,7 +36,7 @@ from bench.experiments.lgreco import errors, tables, throughput
 from bench.experiments.lgreco.methods import DENSE, LGRECO, PARTS
 from bench.experiments.lgreco.problems import PROBLEMS
 from bench.experiments.lgreco.trainings import KEPT, Job, Training, kept, path_of
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import write_named, write_table
 
 #: Part and problem, the most important first; those after ``FULL`` need ``--full``.
 ORDER = (
@@ -127,7 +127,7 @@ def write_clock(trainings: Sequence[Training], out: Path) -> None:
         for problem in sorted(compared)
         for row in throughput.rows_of([item for item in first if item.job.problem == problem])
     ]
-    write_table(out / tables.THROUGHPUT, throughput.COLUMNS, rows)
+    write_named(out / tables.THROUGHPUT, rows)
 
 
 def write_timed(adapted: Sequence[Training], out: Path) -> None:

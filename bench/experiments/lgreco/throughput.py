@@ -12,17 +12,6 @@ from bench.experiments.lgreco.waiting import Load, step_seconds
 
 GBPS = (0.1, 1.0, 10.0)
 WORKERS = (1, 2, 4, 8, 16)
-COLUMNS = (
-    "problem",
-    "family",
-    "method",
-    "gbps",
-    "workers",
-    "step_of_dense",
-    "speedup",
-    "of_ideal",
-    "last_bucket_share",
-)
 
 
 def load_of(training: Training, compute: float) -> Load:
@@ -37,7 +26,7 @@ def load_of(training: Training, compute: float) -> Load:
     return Load(compute, compress, shares, tuple(n_bytes), dense or training.job.family == RANKS)
 
 
-def rows_of(trainings: Sequence[Training]) -> Iterator[list[object]]:
+def rows_of(trainings: Sequence[Training]) -> Iterator[dict[str, object]]:
     """Yield every training of one problem and seed, the dense one among them, on every link."""
     dense = next(item for item in trainings if item.job.method == DENSE)
     compute = dense.train_seconds / dense.job.steps
@@ -48,14 +37,14 @@ def rows_of(trainings: Sequence[Training]) -> Iterator[list[object]]:
             for workers in WORKERS:
                 (seconds, last), (reference, _) = (step_seconds(item, workers, gbps) for item in (load, plain))
                 job = training.job
-                yield [
-                    job.problem,
-                    job.family,
-                    job.method,
-                    gbps,
-                    workers,
-                    f"{seconds / reference:.4f}",
-                    f"{reference / seconds:.4f}",
-                    f"{compute / seconds:.4f}",
-                    f"{last / seconds:.4f}",
-                ]
+                yield {
+                    "problem": job.problem,
+                    "family": job.family,
+                    "method": job.method,
+                    "gbps": gbps,
+                    "workers": workers,
+                    "step_of_dense": f"{seconds / reference:.4f}",
+                    "speedup": f"{reference / seconds:.4f}",
+                    "of_ideal": f"{compute / seconds:.4f}",
+                    "last_bucket_share": f"{last / seconds:.4f}",
+                }
