@@ -22,7 +22,7 @@ from bench.experiments.lgreco.trainings import Job, Training, train
 from bench.experiments.lgreco.waiting import Load, step_seconds, waits, wire_seconds
 from bench.pictures import draw
 from gcodec.adaptive import LGreCo, Planner
-from gcodec.benchmark.csv_tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table, write_named
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"steps": 6, "period": 2}
@@ -132,9 +132,9 @@ def test_modeled_steps_lie_between_no_and_full_overlap(load, workers, gbps):
 
 def test_power_iteration_comes_nearer_to_the_least_error_with_every_step(trained):
     rows = list(errors.low_rank(trained["PowerSGD"]))
-    excess = [float(str(row[3])) for row in rows if row[3]]
+    excess = [float(str(row["mean_excess_percent"])) for row in rows if row["mean_excess_percent"]]
     assert all(-1e-2 <= later <= sooner + 1e-2 for sooner, later in pairwise(excess))
-    assert all(float(str(row[8])) <= 1.1 for row in rows)
+    assert all(float(str(row["error_of_uniform"])) <= 1.1 for row in rows)
 
 
 def test_a_part_without_time_is_left_out_whole():
@@ -164,12 +164,12 @@ def test_compared_rows_have_seeds_in_common():
 def test_rows_of_a_seed_are_added_once_and_others_stay(tmp_path, trained):
     path = tmp_path / tables.TRAININGS
     first = [tables.training_row(training) for training in trained.values()]
-    write_table(path, tables.TRAINING_COLUMNS, first)
+    write_named(path, first)
     comments, rows = read_table(path)
     later = [Training(replace(training.job, seed=2), quality=1.0) for training in trained.values()]
     later.append(Training(replace(later[0].job, part="bit sweep", seed=0)))  # a part that has no row of its seed
     for _ in range(2):
-        tables.add_rows(path, tables.TRAINING_COLUMNS, [tables.training_row(item, timed=False) for item in later])
+        tables.add_rows(path, [tables.training_row(item, timed=False) for item in later])
         said, result = read_table(path)
         assert result[: len(rows)] == rows
         assert [(row["seed"], row["decide_percent"]) for row in result[len(rows) :]] == [("2", "")] * 3 + [("0", "")]

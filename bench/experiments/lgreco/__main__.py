@@ -36,7 +36,7 @@ from bench.experiments.lgreco import errors, tables, throughput
 from bench.experiments.lgreco.methods import DENSE, LGRECO, PARTS
 from bench.experiments.lgreco.problems import PROBLEMS
 from bench.experiments.lgreco.trainings import KEPT, Job, Training, kept, path_of
-from gcodec.benchmark.csv_tables import write_named, write_table
+from gcodec.benchmark.csv_tables import write_named
 
 #: Part and problem, the most important first; those after ``FULL`` need ``--full``.
 ORDER = (
@@ -109,9 +109,9 @@ def fits(passed: float, begun: Sequence[Future[Training]], more: int, seconds: f
 def write(trainings: Sequence[Training], out: Path, timed: bool = True) -> None:
     """Write all tables; if not ``timed``, those that no clock is needed for."""
     rows = [tables.training_row(item, timed) for item in trainings]
-    write_table(out / tables.TRAININGS, tables.TRAINING_COLUMNS, rows)
-    write_table(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
-    write_table(out / tables.TENSORS, tables.TENSOR_COLUMNS, tables.tensor_rows(trainings))
+    write_named(out / tables.TRAININGS, rows)
+    write_named(out / tables.PERIODS, tables.period_rows(trainings))
+    write_named(out / tables.TENSORS, tables.tensor_rows(trainings))
     if timed:
         write_clock(trainings, out)
 
@@ -136,10 +136,9 @@ def write_timed(adapted: Sequence[Training], out: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        write_table(out / tables.OVERHEAD, errors.COLUMNS, map(errors.overhead, adapted))
-        write_table(
+        write_named(out / tables.OVERHEAD, map(errors.overhead, adapted))
+        write_named(
             out / tables.LOW_RANK,
-            errors.LOW_RANK_COLUMNS,
             (row for item in adapted if item.job.family == "PowerSGD" for row in errors.low_rank(item)),
         )
     finally:
@@ -149,10 +148,10 @@ def write_timed(adapted: Sequence[Training], out: Path) -> None:
 def add(trainings: Sequence[Training], out: Path) -> None:
     """Write the tables that no clock is needed for."""
     rows = [tables.training_row(item, timed=False) for item in trainings]
-    tables.add_rows(out / tables.TRAININGS, tables.TRAINING_COLUMNS, rows)
-    tables.add_rows(out / tables.PERIODS, tables.PERIOD_COLUMNS, tables.period_rows(trainings))
+    tables.add_rows(out / tables.TRAININGS, rows)
+    tables.add_rows(out / tables.PERIODS, tables.period_rows(trainings))
     if tensors := list(tables.tensor_rows(trainings)):
-        tables.add_rows(out / tables.TENSORS, tables.TENSOR_COLUMNS, tensors)
+        tables.add_rows(out / tables.TENSORS, tensors)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,29 +24,6 @@ INTERVAL = 200  #: steps between decisions, that overheads are stated for
 BINS, ROUNDS = 10000, 5
 LEAST = 1e-4  #: of a squared norm: below, float32 leaves too little of differences of squares
 STEPS = (1, 2, 3, 5, 10)  #: of power iteration
-COLUMNS = (
-    "problem",
-    "family",
-    "tensors",
-    "settings",
-    "error_seconds",
-    "choose_seconds",
-    "step_seconds",
-    "interval_steps",
-    "error_percent",
-    "choose_percent",
-)
-LOW_RANK_COLUMNS = (
-    "problem",
-    "power_steps",
-    "tensors",
-    "mean_excess_percent",
-    "worst_excess_percent",
-    "seconds_of_svd",
-    "same_ranks",
-    "bytes_of_svds",
-    "error_of_uniform",
-)
 Means = Mapping[str, torch.Tensor]
 
 
@@ -77,7 +54,7 @@ def choice(
     return solve(bins, costs, budget)
 
 
-def overhead(training: Training) -> list[object]:
+def overhead(training: Training) -> dict[str, object]:
     """Return a decision as a share of ``INTERVAL`` steps of the training that its gradients come from (Table 1)."""
     job, means = training.job, training.means
     reference = REFERENCES[job.problem][job.family]
@@ -85,21 +62,21 @@ def overhead(training: Training) -> list[object]:
     erring, errors = seconds_of(lambda: [errors_of(options[name], mean) for name, mean in means.items()])
     choosing, _ = seconds_of(lambda: choice(reference, options, errors, shapes))
     step = (training.train_seconds + training.compress_seconds) / job.steps
-    percent = (f"{100 * seconds / (INTERVAL * step):.4f}" for seconds in (erring, choosing))
-    return [
-        job.problem,
-        job.family,
-        len(means),
-        sum(map(len, options.values())),
-        f"{erring:.6f}",
-        f"{choosing:.6f}",
-        f"{step:.6f}",
-        INTERVAL,
-        *percent,
-    ]
+    return {
+        "problem": job.problem,
+        "family": job.family,
+        "tensors": len(means),
+        "settings": sum(map(len, options.values())),
+        "error_seconds": f"{erring:.6f}",
+        "choose_seconds": f"{choosing:.6f}",
+        "step_seconds": f"{step:.6f}",
+        "interval_steps": INTERVAL,
+        "error_percent": f"{100 * erring / (INTERVAL * step):.4f}",
+        "choose_percent": f"{100 * choosing / (INTERVAL * step):.4f}",
+    }
 
 
-def low_rank(training: Training) -> Iterator[list[object]]:
+def low_rank(training: Training) -> Iterator[dict[str, object]]:
     """Errors by power iteration against those by singular values, and what comes of them (appendix C). Excess: of
     norms, over tensors and ranks; the error of the ranks that they lead to is by singular values."""
     means, problem = training.means, training.job.problem
@@ -123,17 +100,17 @@ def low_rank(training: Training) -> Iterator[list[object]]:
         )
         ranks = choice(reference, options, result, shapes)
         same = np.equal(ranks, best).mean()
-        yield [
-            problem,
-            steps,
-            len(means),
-            f"{excess.mean():.4f}" if len(excess) else "",
-            f"{excess.max():.4f}" if len(excess) else "",
-            f"{took / seconds:.3f}",
-            f"{same:.3f}",
-            f"{total(costs, ranks) / total(costs, best):.4f}",
-            f"{total(exact, ranks) / total(exact, uniform):.4f}",
-        ]
+        yield {
+            "problem": problem,
+            "power_steps": steps,
+            "tensors": len(means),
+            "mean_excess_percent": f"{excess.mean():.4f}" if len(excess) else "",
+            "worst_excess_percent": f"{excess.max():.4f}" if len(excess) else "",
+            "seconds_of_svd": f"{took / seconds:.3f}",
+            "same_ranks": f"{same:.3f}",
+            "bytes_of_svds": f"{total(costs, ranks) / total(costs, best):.4f}",
+            "error_of_uniform": f"{total(exact, ranks) / total(exact, uniform):.4f}",
+        }
 
 
 def excess_of(found: np.ndarray, least: np.ndarray, whole: float) -> np.ndarray:
