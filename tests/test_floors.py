@@ -60,7 +60,7 @@ SIDEWAYS: tuple[tuple[str, str], ...] = (
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "torch.distributed": ("distributed", "integrations"),
     "numba.cuda": (),  # kernels for CUDA devices are in CUDA C++
-    "triton": ("kernels.cuda",),
+    "triton": (),
     "sklearn": ("demo",),
     "matplotlib": ("demo",),
 }

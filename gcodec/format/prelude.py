@@ -115,12 +115,14 @@ class Prelude(_Fields):
     @_Kept
     def places(self) -> tuple[int, int]:
         """Return the byte positions of the index and of the first block."""
-        at = self._form_bytes + sum(map(len, self.records))
+        at = HEADER_BYTES + 8 * len(self.shape) + len(self.widths) + 2 * len(self.levels)
+        at += sum(map(len, self.records))
         if self.residuals or self.templates or self.columns:
             at += sum([len(residual_record(book)) for book in self.residuals])
             at += sum([4 + (row.nbytes or 8) for row in self.templates])
             at += sum([len(reference.record) for reference in self.columns])
-        return self._places(at)
+        at = at + 7 & ~7
+        return at, at + 4 * self.n_blocks + 7 & ~7
 
     @property
     def index_at(self) -> int:
@@ -131,19 +133,6 @@ class Prelude(_Fields):
     def prelude_bytes(self) -> int:
         """Return the byte position of the first block."""
         return self.places[1]
-
-    @property
-    def bare_bytes(self) -> int:
-        """Return the byte position of the first block of a frame that has neither coded nor predicted blocks."""
-        return self._places(self._form_bytes)[1]
-
-    @property
-    def _form_bytes(self) -> int:
-        return HEADER_BYTES + 8 * len(self.shape) + len(self.widths) + 2 * len(self.levels)
-
-    def _places(self, at: int) -> tuple[int, int]:
-        at = at + 7 & ~7
-        return at, at + 4 * self.n_blocks + 7 & ~7
 
     def start(self, frame_bytes: int) -> bytes:
         """Return the bytes before the index, in a frame of this size; the checksum is left zero."""

@@ -375,7 +375,7 @@ def no_tensor(name: str, kind: str) -> Any:
 
 
 HERE = __name__
-CONFIG, COLOR, MOMENTS = [HERE, "Config", ["rate", "name", "nested"]], [HERE, "Color", []], [HERE, "Moments", ["mean"]]
+CONFIG, COLOR = [HERE, "Config", ["rate", "name", "nested"]], [HERE, "Color", []]
 MALFORMED: list[tuple[Any, list[Any]]] = [
     ({"dataclass": [0, [1, "a", None], ["__class__", 1]]}, CONFIG),
     ({"dataclass": [0, [1, "a", None], ["method", 1]]}, CONFIG),

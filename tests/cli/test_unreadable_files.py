@@ -32,7 +32,6 @@ FILES = {
     "run/d.npy": TENSOR,
     "run/e.txt": b"words\n" * 10,
 }
-N_BYTES = sum(map(len, FILES.values()))
 
 needs_preadv = pytest.mark.skipif(not hasattr(os, "preadv"), reason="files are read in another way here")
 
