@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -62,8 +62,8 @@ def have_codes(counts: np.ndarray) -> np.ndarray:
     return result
 
 
-def from_histograms(
-    histograms: np.ndarray,
+def from_histogram(
+    histogram: np.ndarray,
     head_bits: int,
     n_levels: int,
     center: int,
@@ -71,11 +71,11 @@ def from_histograms(
     exact: bool = False,
     max_length: int = MAX_LENGTH,
     escape_threshold: int | None = None,
-) -> tuple[Codebook, ...]:
-    """Make the codebooks that suit counted symbols, one for each row.
+) -> Codebook:
+    """Make the codebook that suits counted symbols.
 
     Args:
-        histograms: Unsigned integers[n, 2 + n_levels * window] as ``kernels.sample`` counts them: zero, outside, then
+        histogram: Unsigned integers[2 + n_levels * window] as ``kernels.sample`` counts them: zero, outside, then
             (level, relative head + center).
         center: Bin of relative head 0 in the window.
         exact: True if these are all values that will be coded, and none else will occur; otherwise nearby symbols, zero
@@ -89,12 +89,12 @@ def from_histograms(
     """
     if not 2 <= max_length <= MAX_LENGTH:
         raise InvalidArgument(f"max_length must be in 2 ... {MAX_LENGTH}, not {max_length}")
-    counts = np.asarray(histograms).astype(np.int64)
+    counts = np.asarray(histogram).astype(np.int64)[None]
     window = (counts.shape[1] - 2) // n_levels
-    rules = _rules(n_levels, window, center, head_bits, len(counts), max_length, escape_threshold or 0)
-    made = _new_books(len(counts), n_levels, 0)
+    rules = _rules(n_levels, window, center, head_bits, 1, max_length, escape_threshold or 0)
+    made = _new_books(1, n_levels, 0)
     codebook_fit.make_books(counts, exact, rules, made)
-    return _codebooks_of(made, len(counts), head_bits)
+    return _codebooks_of(made, 1, head_bits)[0]
 
 
 def _rules(
@@ -325,11 +325,6 @@ def _none_shipped(n_levels: int) -> Shipped:
         np.empty((0, 0), np.uint8),
     )
     return Shipped((), none)
-
-
-def from_histogram(histogram: np.ndarray, head_bits: int, n_levels: int, center: int, **rules: Any) -> Codebook:
-    """Make the codebook that suits one histogram, integers[n_bins]; other arguments as for :func:`from_histograms`."""
-    return from_histograms(np.asarray(histogram)[None], head_bits, n_levels, center, **rules)[0]
 
 
 def bin_costs(codebooks: Sequence[Codebook]) -> np.ndarray:

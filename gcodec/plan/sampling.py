@@ -289,28 +289,24 @@ class SampleForm:
 
     def scratch(self) -> SampleScratch:
         """Return uninitialized scratch for one thread."""
-        return sample_scratch(*self._scratch)
+        dtype, block, stream_len, n_bins = self._scratch
+        n_streams = max(block // stream_len + 2, N_FOUND)
+        return SampleScratch(
+            np.empty(max(stream_len, count.PIECE), np.int8),
+            np.empty(block + max(stream_len, count.PIECE), dtype.uint),
+            np.empty(n_streams, np.int64),
+            np.empty(n_streams, np.int64),
+            np.empty(n_streams, np.bool_),
+            np.empty(stream_len, np.uint16),
+            np.empty((count.BOTH, n_bins), np.uint32),
+            np.zeros(4 * count.PART, np.uint16),
+            np.empty(count.PART, np.uint32),
+            np.empty(count.PART, np.uint32),
+            np.empty(2 * stream_len, np.uint8),
+        )
 
 
 sample_form = lru_cache(256)(SampleForm)
-
-
-def sample_scratch(dtype: DType, block: int, stream_len: int, n_bins: int) -> SampleScratch:
-    """Return uninitialized scratch for one thread."""
-    n_streams = max(block // stream_len + 2, N_FOUND)
-    return SampleScratch(
-        np.empty(max(stream_len, count.PIECE), np.int8),
-        np.empty(block + max(stream_len, count.PIECE), dtype.uint),
-        np.empty(n_streams, np.int64),
-        np.empty(n_streams, np.int64),
-        np.empty(n_streams, np.bool_),
-        np.empty(stream_len, np.uint16),
-        np.empty((count.BOTH, n_bins), np.uint32),
-        np.zeros(4 * count.PART, np.uint16),
-        np.empty(count.PART, np.uint32),
-        np.empty(count.PART, np.uint32),
-        np.empty(2 * stream_len, np.uint8),
-    )
 
 
 @lru_cache
