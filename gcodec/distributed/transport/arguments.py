@@ -33,18 +33,13 @@ def config_or_none(name: str, value: Config | bool | None, kind: type[Config]) -
     return value
 
 
-def check_duration(name: str, value: Any) -> timedelta:
-    """Return a ``timedelta`` if it is positive; arguments as for ``check_int``. Raises InvalidArgument."""
-    if not isinstance(value, timedelta) or value <= timedelta(0):
+def check_optional_duration(name: str, value: Any) -> timedelta | None:
+    """Return a positive ``timedelta``, or None for None; arguments as in ``check_int``. Raises InvalidArgument."""
+    if value is not None and (not isinstance(value, timedelta) or value <= timedelta(0)):
         raise InvalidArgument(
             f"{name} must be a positive datetime.timedelta, such as timedelta(seconds=10), not {value!r:.80}"
         )
     return value
-
-
-def check_optional_duration(name: str, value: Any) -> timedelta | None:
-    """Return a positive ``timedelta``, or None for None; arguments as in ``check_int``. Raises InvalidArgument."""
-    return None if value is None else check_duration(name, value)
 
 
 def check_group_member(group: dist.ProcessGroup | None) -> None:
