@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
@@ -241,6 +241,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Return up to three names as text, and how many more there are: ``"a, b, c and 4 more"``."""
+    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
 def number_of(count: int, noun: str) -> str:

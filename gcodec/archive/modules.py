@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from ..errors import InvalidArgument, check_flag, missing_torch
+from ..errors import InvalidArgument, check_flag, first_few, missing_torch
 from .lazy_file import TensorFile, open
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 PathOrStream = str | os.PathLike[str] | BinaryIO
 #: Bytes of tensors that are in memory beside the model, or one tensor that is larger.
 BATCH_BYTES = 1 << 26
-_SHOWN = 3  #: names in an error
 
 
 class LoadedNames(NamedTuple):
@@ -92,7 +91,7 @@ def load_into(
     own = {name: value for name, value in state if isinstance(value, torch.Tensor)}
     assign = device is not None
     if not assign and (on_meta := [name for name, tensor in own.items() if tensor.is_meta]):
-        raise InvalidArgument(f"device must say where tensors go that are on the meta device: {_shown(on_meta)}")
+        raise InvalidArgument(f"device must say where tensors go that are on the meta device: {first_few(on_meta)}")
     paths = path if isinstance(path, Sequence) and not isinstance(path, str) else [path]
     if not paths:
         raise InvalidArgument("path must name an archive or several, and this is an empty list")
@@ -184,11 +183,7 @@ def _check_shapes(own: dict[str, torch.Tensor], places: Places) -> None:
 def _difference(names: LoadedNames) -> str:
     """Return what the error says where names differ."""
     missing, unexpected = names
-    parts = [f"lack {_shown(missing)}"] * bool(missing) + [f"have {_shown(unexpected)} besides"] * bool(unexpected)
+    parts = [f"lack {first_few(missing)}"] * bool(missing) + [f"have {first_few(unexpected)} besides"] * bool(
+        unexpected
+    )
     return f"the archives must have the tensors of the model, and {' and '.join(parts)}: strict=False takes what fits"
-
-
-def _shown(names: Sequence[str]) -> str:
-    """Return some names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

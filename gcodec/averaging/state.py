@@ -11,14 +11,13 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
 from .. import codec
-from ..errors import Corruption, GcodecError, InvalidArgument
+from ..errors import Corruption, GcodecError, InvalidArgument, first_few
 
 #: Keys that mark what JSON does not have.
 _PAIRS, _TENSOR, _PLAIN, _ARRAY = "gcodec.pairs", "gcodec.tensor", "gcodec.plain_tensor", "array"
@@ -81,7 +80,7 @@ def unpack_by_tensor(packed: Mapping[str, Any], params: Mapping[str, torch.Tenso
         if param is None and memory:
             raise InvalidArgument(
                 f"the state must be that of a model with the same names: it has values for {name!r}, and there are "
-                f"{_some(params)} (wrappers, such as torch.compile's, change names)"
+                f"{first_few([*map(repr, params)])} (wrappers, such as torch.compile's, change names)"
             )
         for key in SHAPED & memory.keys():
             if param is not None and memory[key].shape != param.shape:
@@ -90,12 +89,6 @@ def unpack_by_tensor(packed: Mapping[str, Any], params: Mapping[str, torch.Tenso
                     f"{tuple(memory[key].shape)}, and the parameter {tuple(param.shape)}"
                 )
     return {**unpack_state(packed["averager"]), "tensors": tensors}
-
-
-def _some(names: Iterable[str]) -> str:
-    """Return the first names as text."""
-    first = [repr(name) for name in islice(names, 4)]
-    return ", ".join(first[:3]) + (" ..." if len(first) > 3 else "")
 
 
 def _plain(value: Any) -> Any:

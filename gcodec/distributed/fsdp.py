@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ..errors import InvalidArgument, Unsupported, check_flag
+from ..errors import InvalidArgument, Unsupported, check_flag, first_few
 from .collectives import Collectives, GroupOptions
 from .group import CompressedGroup
 from .modes import FixedBits, Lossless
@@ -111,9 +111,8 @@ class UnderWay:
             if not all(isinstance(each._reduce_scatter_comm, CompressedReduceScatter) for each in _groups(module))
         ]
         if others:
-            shown = ", ".join(others[:3]) + f" and {len(others) - 3} more" * (len(others) > 3)
-            text = f"not compressed are the gradients of {shown}: compress_fsdp must come after the last fully_shard, "
-            self._log.say(group.rank(), "others", f"{text}and be the last to set a reduce-scatter")
+            text = f"not compressed are the gradients of {first_few(others)}: compress_fsdp must come after the last "
+            self._log.say(group.rank(), "others", f"{text}fully_shard, and be the last to set a reduce-scatter")
 
 
 class CompressedReduceScatter(_Allocating):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..archive.arrays import as_array, as_bytes
 from ..archive.shared_memory import lies_in
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, first_few
 from ..files.elements import name_of, width
 from ..files.file_plan import TensorView
 from ..files.safetensors import CODES
@@ -287,6 +287,5 @@ def check_memory(tensors: Iterable[WritableTensor]) -> None:
 
 
 def names_as_text(names: Iterable[str]) -> str:
-    """Return up to three names as text."""
-    ordered = sorted(names)
-    return ", ".join(map(repr, ordered[:3])) + (" and others" if len(ordered) > 3 else "")
+    """Return names in order as text, a few of many."""
+    return first_few([repr(name) for name in sorted(names)])
