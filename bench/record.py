@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from safetensors.numpy import save_file
 
 from gcodec.demo import train
@@ -61,14 +60,7 @@ def record(
     out: Path, plans: Mapping[str, train.TrainingPlan], watcher: Callable[[], Watcher] = Watcher, show: bool = True
 ) -> None:
     """Trains each of ``plans`` and writes its dumps, and a language model's vocabulary layers, under ``out``."""
-    columns = (
-        TextColumn("{task.description:>12}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, disable=not show) as progress:
+    with train.progress_bars(show) as progress:
         for name, plan in plans.items():
             watch = watcher() if name != "cnn" else None
             train.train(name, out, plan, progress=progress, watch=watch)

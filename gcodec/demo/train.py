@@ -165,15 +165,20 @@ def plans_for(quick: bool, drops: bool) -> dict[str, TrainingPlan]:
 
 def train_all(folder: Path, plans: dict[str, TrainingPlan], *, show: bool = True) -> list[TrainingResult]:
     """Trains one model after another, with a progress bar on the terminal if ``show``."""
-    columns = (
+    with progress_bars(show) as progress:
+        return [train(name, folder, plan, progress=progress) for name, plan in plans.items()]
+
+
+def progress_bars(show: bool) -> Progress:
+    """Return the bars of trainings on the terminal, which nobody sees unless ``show``."""
+    return Progress(
         TextColumn("{task.description:>12}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]:.3f}"),
         TimeElapsedColumn(),
+        disable=not show,
     )
-    with Progress(*columns, disable=not show) as progress:
-        return [train(name, folder, plan, progress=progress) for name, plan in plans.items()]
 
 
 def _cnn_task(plan: TrainingPlan) -> TrainingTask:
