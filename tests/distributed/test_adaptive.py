@@ -13,19 +13,10 @@ pytest.importorskip("torch")
 from gcodec.adaptive import Selector
 from tests.distributed import adaptive_cases as cases
 from tests.support.controller_settings import CONTROLLERS
-from tests.support.rank_fixtures import ranks_of
+from tests.support.rank_fixtures import DDP_FORMS, ranks_of
 from tests.support.ranks import Members, Ranks, agreed
 
 BETWEEN = [name for name, controller in CONTROLLERS.items() if not isinstance(controller, Selector)]  # steps
-FORMS: dict[str, dict[str, Any]] = {
-    "static_graph": {"static_graph": True},
-    "static_graph of mixed types": {"static_graph": True, "narrow": True},
-    "find_unused_parameters": {"find_unused_parameters": True, "branch": True},
-    "bucket_view": {"gradient_as_bucket_view": True},
-    "no_sync": {"accumulate": 3},
-    "mixed_dtypes": {"narrow": True},
-    "channels_last": {"images": True},
-}
 ranks = ranks_of(4)
 
 
@@ -125,12 +116,12 @@ def test_a_distributed_checkpoint_restores_every_ranks_controller(pair, name, tm
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        *(("gravac", form) for form in FORMS),
-        *(("accordion", form) for form in FORMS if form.startswith(("static_graph", "find_unused", "no_sync"))),
+        *(("gravac", form) for form in DDP_FORMS),
+        *(("accordion", form) for form in DDP_FORMS if form.startswith(("static_graph", "find_unused", "no_sync"))),
     ],
 )
 def test_controllers_train_in_every_form_of_ddp(pair, name, form):
-    result = pair.run(cases.train, name=name, **FORMS[form])
+    result = pair.run(cases.train, name=name, **DDP_FORMS[form])
     agreed([same for same, *_ in result])
     assert all(last < first for _, first, last in result)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ import torch
 from tests.distributed import compressor_cases as cases
 from tests.distributed import compressor_gpu_cases as gpu_cases
 from tests.support.compressor_settings import PROMISES
-from tests.support.rank_fixtures import ranks_of
+from tests.support.rank_fixtures import DDP_FORMS, ranks_of
 from tests.support.ranks import Members, Ranks, agreed
 
 #: Settings that speak with other ranks as another one does: a new one does not stand here, and is tried.
@@ -37,16 +36,6 @@ LIKE_ANOTHER = {
 }
 PAIR = [name for name in PROMISES if name not in LIKE_ANOTHER]
 OTHERS = ["topk sampled", "float16", "random-k", "powersgd", "gradzip float16", "sparcml dense sums", "fp8", "int4"]
-FORMS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "static_graph": {"static_graph": True},
-    "static_graph of mixed types": {"static_graph": True, "narrow": True},
-    "find_unused_parameters": {"find_unused_parameters": True, "branch": True},
-    "bucket_view": {"gradient_as_bucket_view": True},
-    "no_sync": {"accumulate": 3},
-    "mixed_dtypes": {"narrow": True},
-    "channels_last": {"images": True},
-}
 ranks = ranks_of(4)
 
 
@@ -107,9 +96,11 @@ def test_types_that_are_not_averaged_on_a_device_are_refused(on_devices):
     on_devices.run(gpu_cases.refused_there)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["plain", *DDP_FORMS])
 def test_replicas_under_dgc_stay_the_same_in_every_form_of_ddp(pair, form):
-    _, first, last, _ = agreed([(crc, 0, 0, 0) for crc, *_ in pair.run(cases.train, plan_name="dgc", **FORMS[form])])
+    _, first, last, _ = agreed(
+        [(crc, 0, 0, 0) for crc, *_ in pair.run(cases.train, plan_name="dgc", **DDP_FORMS.get(form, {}))]
+    )
     assert first == last
 
 

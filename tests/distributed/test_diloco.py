@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.support.exits import NO_THREADS, counting_threads
@@ -17,8 +13,8 @@ from examples import federated
 from tests.distributed import diloco_cases as cases
 from tests.support.rank_fixtures import ranks_of, with_sizes
 from tests.support.ranks import agreed
+from tests.support.torchrun import output_under_torchrun
 
-EXAMPLES = ROOT / "examples"
 ranks = ranks_of(1, 2, 3)
 
 
@@ -164,32 +160,8 @@ def test_diloco_refuses_senseless_arguments(ranks):
 
 @pytest.mark.slow
 def test_the_example_of_diloco_runs_under_torchrun(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        str(EXAMPLES / "diloco.py"),
-        "--steps",
-        "20",
-        "--every",
-        "5",
-        "--mode",
-        "fixed",
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        cwd=EXAMPLES.parent,
-        env=os.environ | counting_threads(tmp_path / "site"),
-    )
-    assert done.returncode == 0, done.stderr
-    *lines, first, second = done.stdout.splitlines()
+    program = [str(ROOT / "examples/diloco.py"), "--steps", "20", "--every", "5", "--mode", "fixed"]
+    *lines, first, second = output_under_torchrun(2, program, counting_threads(tmp_path / "site"))
     assert first == second == NO_THREADS
     losses = [float(line.split()[-1]) for line in lines if line.startswith("step ")]
     assert len(losses) == 4

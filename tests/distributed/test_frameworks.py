@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.torchrun import output_under_torchrun
 
 pytest.importorskip("torch")
 
@@ -31,28 +28,9 @@ pytest.importorskip("torch")
 def test_recipes_of_frameworks_train_replicas_that_stay_the_same(package, recipe):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "tests.distributed.framework_cases",
-        recipe,
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        cwd=ROOT,
-        env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-    )
-    assert done.returncode == 0, done.stderr
-    results = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("found ")]
+    program = ["-m", "tests.distributed.framework_cases", recipe]
+    lines = output_under_torchrun(2, program, {"ACCELERATE_USE_CPU": "true"}, timeout=280)
+    results = [line.split()[1:] for line in lines if line.startswith("found ")]
     assert len(results) == 2
     assert results[0][0] == results[1][0]  # the same parameters
     assert all(int(calls) >= 3 for _, calls in results)

@@ -9,6 +9,17 @@ import pytest
 
 from tests.support.ranks import Ranks
 
+#: Ways to have DDP train that ask something else of a hook, as the cases of the tests take them.
+DDP_FORMS: dict[str, dict[str, Any]] = {
+    "static_graph": {"static_graph": True},
+    "static_graph of mixed types": {"static_graph": True, "narrow": True},
+    "find_unused_parameters": {"find_unused_parameters": True, "branch": True},
+    "bucket_view": {"gradient_as_bucket_view": True},
+    "no_sync": {"accumulate": 3},
+    "mixed_dtypes": {"narrow": True},
+    "channels_last": {"images": True},
+}
+
 
 def ranks_of(*sizes: int, backend: str = "gloo") -> Any:
     """Return a fixture of a module: a group of ranks. Of several sizes, the tests run with each."""

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.support.exits import NO_THREADS, counting_threads
 from tests.support.paths import ROOT
+from tests.support.torchrun import output_under_torchrun
 
 pytest.importorskip("torch")
 
 
 def test_the_example_of_weight_sync_runs_under_torchrun(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "3",
-        str(ROOT / "examples/weight_sync.py"),
-        str(tmp_path),
-        "--steps",
-        "4",
-    ]
-    environment = os.environ | counting_threads(tmp_path / "site")
-    environment["MKL_CBWR"] = "COMPATIBLE"  # else equal matrices may have other products elsewhere
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT, env=environment)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    program = [str(ROOT / "examples/weight_sync.py"), str(tmp_path), "--steps", "4"]
+    alike = {"MKL_CBWR": "COMPATIBLE"}  # else equal matrices may have other products elsewhere
+    lines = output_under_torchrun(3, program, counting_threads(tmp_path / "site") | alike)
     assert sum(line.startswith("version ") for line in lines) == 4
     texts = dict(line.split(", bit for bit at 4 versions: ") for line in lines if line.startswith("rank "))
     assert texts.keys() == {"rank 1", "rank 2"}
