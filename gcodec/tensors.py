@@ -178,10 +178,24 @@ def _bits_of_type(array: np.ndarray, dtype: str | None, argument: str) -> tuple[
             "gcodec.save takes nested objects"
         )
     if name not in BY_NAME:
-        raise InvalidArgument(f"{argument} must be {_known_types(array.dtype)}")
+        raise InvalidArgument(f"{argument} must be {_instead_of(array, argument)}")
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return array, BY_NAME[name]
+
+
+def _instead_of(array: np.ndarray, argument: str) -> str:
+    """Return the end of the error for an array of another type, with what to pass or call; ``argument`` is the caller's
+    name for it."""
+    kind, itemsize = array.dtype.kind, array.dtype.itemsize
+    if kind in "SU" and not array.ndim:
+        return "an array or tensor of numbers, not a string; gcodec.compress_file takes the path of a file"
+    if kind == "c" and itemsize <= 16:
+        return f"real, not of {array.dtype}: pass {argument}.real and {argument}.imag, or let gcodec.save keep it"
+    if kind == "u" and itemsize <= 2:
+        held = " or ".join(repr(t.name) for t in DTYPES if t.itemsize == itemsize and not t.in_numpy)
+        return f"{_known_types(array.dtype)}; if it holds the bits of floats, say dtype={held}"
+    return _known_types(array.dtype)
 
 
 def _known_types(dtype: Any) -> str:
@@ -387,7 +401,9 @@ def output_bits(out: Any, dtype: DType, n_values: int) -> np.ndarray:
             return bits
         if out.is_nested:
             raise _not_plain(out, "out")
-    found = f"{type(out).__name__} of shape {getattr(out, 'shape', None)} and dtype {getattr(out, 'dtype', None)}"
+    found = type(out).__name__
+    if hasattr(out, "shape") and hasattr(out, "dtype"):
+        found += f" of shape {out.shape} and dtype {out.dtype}"
     raise InvalidArgument(
         f"out must be a writable, contiguous CPU array of {n_values} values of {dtype.name}; it is a {found}"
         f"{_why_not_written(out)}"

@@ -163,6 +163,12 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: gcodec.save_file({"m": {"x": VALUES}}, io.BytesIO()), "'m': .*not a dict of .*; gcodec.save takes"),
     (lambda: gcodec.encode(np.ones(3, bool)), "not bool; gcodec.save and gcodec.save_file keep"),
     (lambda: gcodec.encode(np.ones(3, np.int64)), "not int64; gcodec.save"),
+    (lambda: gcodec.encode("model.npy"), "x must be an array .*, not a string; gcodec.compress_file takes the path"),
+    (lambda: gcodec.encode(np.ones(3, np.complex64)), r"x must be real, not of complex64: pass x\.real and x\.imag"),
+    (lambda: gcodec.encode(np.ones(3, np.uint16)), "holds the bits of floats, say dtype='bfloat16'$"),
+    (lambda: gcodec.encode(np.ones(3, ">u2")), "holds the bits of floats, say dtype='bfloat16'$"),
+    (lambda: gcodec.encode(np.ones(3, np.uint8)), "say dtype='float8_e4m3fn' or 'float8_e5m2'$"),
+    (lambda: gcodec.decode(gcodec.encode(VALUES), out=[]), "it is a list$"),
 ]
 
 
