@@ -284,23 +284,27 @@ def _for_shell(word: str) -> str:
 def _closest(word: str, known: Iterable[str]) -> str:
     import difflib  # only errors need it
 
-    return next(iter(difflib.get_close_matches(word, list(known), 1, 0.7)), "")
+    names = list(known)
+    # Of a path the last parts, as in "weight" for "model/weight".
+    below = (name for name in names if word and name.endswith(word) and name[: -len(word)].endswith(("/", ".", ":")))
+    return next(iter(difflib.get_close_matches(word, names, 1, 0.7)), "") or next(below, "")
 
 
+#: Of a file that is not compressed yet.
+_PLAIN = ": gcodec.load reads it as it is; gcodec compress, in Python gcodec.compress_file, makes an archive of it"
 #: First bytes of what users take for one another, and what reads each.
 _BEGINNINGS = (
     (b"\x89GCA", "a gcodec archive: read it with gcodec.load, gcodec.load_file, gcodec.open or gcodec decompress"),
     (b"\x89GCF", "a gcodec frame: read it with gcodec.decode"),
     (
         b"PK\x03\x04",
-        "a zip file, such as those of torch.save and numpy.savez: read it with gcodec.load, or make an archive of it "
-        "with gcodec.compress_file",
+        f"a zip file, such as those of torch.save and numpy.savez{_PLAIN}",
     ),
     (
         b"\x93NUMPY",
-        "a .npy file: read it with gcodec.load, or make an archive of it with gcodec.compress_file",
+        f"a .npy file{_PLAIN}",
     ),
-    (b"GGUF", "a .gguf file: read it with gcodec.load, or make an archive of it with gcodec.compress_file"),
+    (b"GGUF", f"a .gguf file{_PLAIN}"),
     *(
         (b"\x80" + bytes([version]), "a pickle, such as those of torch.save before version 1.6: try gcodec.load")
         for version in range(2, 6)
@@ -318,7 +322,7 @@ def what_it_is(head: bytes, size: int = 1 << 27) -> str:
     """
     found = next((text for beginning, text in _BEGINNINGS if head.startswith(beginning)), "")
     if not found and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= min(size, 1 << 27) - 8:
-        found = "a .safetensors file: read it with gcodec.load, or make an archive of it with gcodec.compress_file"
+        found = f"a .safetensors file{_PLAIN}"
     if not found and len(head) > 8 and all(byte in _OF_TEXT for byte in head):
         found = "text"
     return f"; this is {found}" if found else ""

@@ -145,6 +145,7 @@ def test_classes_of_what_is_not_named_need_not_be_known(tmp_path):
     ("names", "message"),
     [
         ("modle", r"x\.gc: nothing is called 'modle'; did you mean model\?"),
+        ("weight", r"x\.gc: nothing is called 'weight'; did you mean model/a.weight\?"),
         (["model", "w/*"], r"x\.gc: nothing matches 'w/\*'"),
         ("", "nothing is called ''"),
         (3, "names must be a name or several, not 3"),
