@@ -27,6 +27,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "-l": ("decompress", "--list"),
     "--list": ("decompress", "--list"),
 }
+#: What other programs call a verb.
+_ELSEWHERE = {
+    **dict.fromkeys(("extract", "restore", "unpack", "unzip", "x"), "decompress"),
+    **dict.fromkeys(("info", "list", "ls", "show", "stat"), "inspect"),
+    **dict.fromkeys(("check", "test"), "verify"),
+    **dict.fromkeys(("add", "archive", "create", "pack", "zip"), "compress"),
+    **dict.fromkeys(("benchmark", "compare"), "bench"),
+}
 #: Letters of options without a value, which may be joined: ``-dfk``.
 LETTERS = "zdtlckfq"
 #: Levels, as gzip, xz and zstd take them.
@@ -60,7 +68,8 @@ def verb_line(argv: Sequence[str]) -> list[str] | None:
     if len(chosen) > 1:
         raise UsageError("-z, -d, -t and -l exclude each other: give one")
     if not chosen and words and not words[0].startswith("-") and not _may_be_file(words[0]):
-        raise UsageError(f"{words[0]}: neither a verb nor a file{did_you_mean(words[0], VERBS)} (gcodec --help)")
+        meant = did_you_mean(_ELSEWHERE.get(words[0], words[0]), VERBS)
+        raise UsageError(f"{words[0]}: neither a verb nor a file{meant} (gcodec --help)")
     if not chosen and "-c" not in words and not any(map(_may_be_file, words)) and len(names) < 2:
         if os.isatty(1) or not HELP.isdisjoint(words):
             return None
