@@ -149,7 +149,7 @@ def _settings(data: Input, kept: int | None) -> list[Setting]:
 def _show(result: Result, archives: list[_Archive], missing: list[str], plan: MeasurementPlan, as_json: bool) -> None:
     from ..benchmark.timing import machine
 
-    notes = [*result.notes, *(f"not installed, so not measured: {package}" for package in missing)]
+    notes = [*result.notes, *([f"not installed, so not measured: {', '.join(missing)}"] if missing else [])]
     if as_json:
         rows: list[dict[str, Any]] = [
             {**asdict(row), "encode_GBps": row.encode_speed, "decode_GBps": row.decode_speed} for row in result.rows
