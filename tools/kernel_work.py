@@ -92,6 +92,20 @@ def encode_plain(name: str) -> None:
     share_repeated(_values(name, 1000).view(np.uint8), 4)  # as archives do
 
 
+def use_other_arrays(name: str) -> None:
+    """Encode and decode what a first checkpoint has beside plain weights: columns of different scales, second moments,
+    zeros, constants and, in a type that holds them, integers."""
+    rng = np.random.default_rng(2)
+    rows, scales = rng.standard_normal((300, 160)), np.exp2(-np.arange(160) % 20)
+    moments = np.square(rows * rng.standard_normal((300, 1)) * rng.standard_normal(160))
+    zeros = np.where(rng.random(_VALUES) < 0.03, 1.0 + np.arange(_VALUES) % 97, 0.0)
+    arrays = [rows * scales, moments, zeros, np.ones(8 * _VALUES)]
+    if BY_NAME[name].mantissa_bits > 10:
+        arrays.append(np.arange(40_000) % 1999)
+    for values in arrays:
+        gcodec.decode(gcodec.encode(_of_type(name, values), dtype=name))
+
+
 def decode_frames(kinds: tuple[str, ...], name: str) -> None:
     """Decode golden frames, for which nothing need be encoded."""
     manifest, dtype = json.loads((GOLDEN / "manifest.json").read_text()), BY_NAME[name]
@@ -104,9 +118,10 @@ def decode_frames(kinds: tuple[str, ...], name: str) -> None:
 
 
 def use_lossy(name: str) -> None:
-    """Encode with fewer mantissa bits, as many as bfloat16 has where there are more, and decode that."""
-    kept = min(BY_NAME[name].mantissa_bits - 1, 7)
-    gcodec.decode(gcodec.encode(_values(name, 40_000), dtype=name, mantissa_bits=kept))
+    """Encode with fewer mantissa bits, and decode that: as many as bfloat16 has where there are more, which make planes
+    of a kind of their own, and three."""
+    for kept in {min(BY_NAME[name].mantissa_bits - 1, 7), 3}:
+        gcodec.decode(gcodec.encode(_values(name, 40_000), dtype=name, mantissa_bits=kept))
 
 
 def encode_against_a_base(name: str) -> None:
@@ -126,7 +141,10 @@ def use_all(name: str) -> None:
 
 
 def _values(name: str, n_values: int) -> np.ndarray:
-    values = np.random.default_rng(0).standard_normal(n_values)  # of all bits that float64 has
+    return _of_type(name, np.random.default_rng(0).standard_normal(n_values))  # of all bits that float64 has
+
+
+def _of_type(name: str, values: np.ndarray) -> np.ndarray:
     if name == "bfloat16":
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(name)
@@ -138,7 +156,9 @@ _WORK: tuple[tuple[str, Use, str], ...] = (
     ("decode", partial(decode_frames, _PLAIN), "float32"),
     ("decode", partial(decode_frames, _PLAIN), "bfloat16"),
     ("encode", encode_plain, "bfloat16"),
+    ("other arrays of", use_other_arrays, "float32"),
     ("lossy", use_lossy, "float32"),
+    ("other arrays of", use_other_arrays, "bfloat16"),
     ("encode against a base", encode_against_a_base, "float32"),
     ("decode others of", partial(decode_frames, _OTHER), "float32"),
     ("decode others of", partial(decode_frames, _OTHER), "bfloat16"),
@@ -146,9 +166,9 @@ _WORK: tuple[tuple[str, Use, str], ...] = (
     ("lossy", use_lossy, "bfloat16"),
     ("training with", use_in_training, "float32"),
     ("training with integers from", use_integers, "float32"),
-    ("training with", use_in_training, "bfloat16"),
     ("encode", encode_plain, "float64"),
     ("decode", partial(decode_frames, _PLAIN), "float64"),
+    ("training with", use_in_training, "bfloat16"),
     ("differences of", encode_differences, "float32"),
     ("differences of", encode_differences, "bfloat16"),
     *(("all of", use_all, name) for name in DTYPES),

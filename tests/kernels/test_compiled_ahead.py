@@ -21,13 +21,18 @@ from gcodec.kernels.core import shipped_kernels
 from tests.support.base_pairs import PAIRS
 from tests.support.cases import CASES
 from tests.support.encode_modes import modes
+from tools import compile_kernels
 from tools.compile_kernels import compile_level
-from tools.kernel_work import DTYPES
+from tools.kernel_work import DTYPES, PARTS
 
 #: Ladders of the user's own have kernels of their own (docs/caches.md).
 OWN_LADDERS = "uneven ladder", "ladder of one level"
 #: Ways of single blocks and references that hardly any array takes, each a second to compile.
 RARE = {"choose_codebooks", "weigh_references"}
+
+
+#: The part before which all is compiled that whoever compresses files and arrays meets first.
+FIRST_OF_TRAINING = "training with float32"
 
 
 def _values(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -137,6 +142,44 @@ def average_integers(folder: Path) -> None:
             simulation.average([gradients, gradients])
 
 
+def meet_first(folder: Path) -> None:
+    """Save what a first training script has, and encode arrays of the kinds that its tensors are of."""
+    import torch
+
+    torch.manual_seed(0)
+    layers = torch.nn.Embedding(2000, 128), torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 2000)
+    model = torch.nn.Sequential(*layers)
+    for parameter in model.parameters():  # uniform ones may look like quantized ones once they are bfloat16
+        torch.nn.init.normal_(parameter, std=0.02)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _step in range(2):
+        words = torch.randint(0, 60, (128,))  # so that most rows of the embedding's gradient are zero
+        torch.nn.functional.cross_entropy(model(words), words).backward()
+        optimizer.step()
+    gcodec.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "state.gc")
+    gcodec.load(folder / "state.gc")
+    rows = torch.randn(500, 256)
+    arrays = [rows, rows * torch.exp(3 * torch.randn(256)), torch.relu(rows - 1), torch.softmax(rows, 1)]
+    for array in (*arrays, *model.state_dict().values(), torch.ones(10**6)):
+        for dtype in (torch.float32, torch.bfloat16):
+            gcodec.decode(gcodec.encode(array.to(dtype)))
+    for array in (*(parameter.grad for parameter in model.parameters()), torch.randint(0, 10**5, (500, 256)).float()):
+        gcodec.decode(gcodec.encode(array))
+    for kept in (3, 4, 7, 8, 10, 16):
+        gcodec.decode(gcodec.encode(rows, mantissa_bits=kept))
+
+
+def print_what_comes_later(folder: str) -> None:
+    """Print the names of kernels that are met first, and that no part has used before those of training."""
+    compile_kernels.note_kernels()
+    for part in list(PARTS)[: list(PARTS).index(FIRST_OF_TRAINING)]:
+        PARTS[part]()
+    compile_kernels._seen.clear()
+    meet_first(Path(folder))
+    names = {name.split(".")[1] for name, *_ in compile_kernels._seen}
+    print("later:", *sorted(names - RARE))
+
+
 WAYS: dict[str, Callable[[Path], None]] = {
     "arrays": lambda folder: encode_arrays(),
     "a folder": compress_a_folder,
@@ -181,6 +224,15 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compiled")
     compile_level(level, Path(__file__).parents[2] / "tools" / "kernel_work.py", folder)
     return folder
+
+
+def test_what_is_met_first_is_compiled_before_what_training_needs(tmp_path):
+    """Installing has time for these parts alone, on many machines."""
+    program = f"from tests.kernels.test_compiled_ahead import *; print_what_comes_later({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
+                          cwd=Path(__file__).parents[2], timeout=600)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "later:"
 
 
 @pytest.mark.slow
