@@ -53,7 +53,7 @@ class CompileKernels(BuildHookInterface[Any]):
         if choice == "0":
             return
         self.app.display_info(
-            f"gcodec: compiling kernels, for a minute or two ({_SWITCH}=0 leaves it to the first calls)"
+            f"gcodec: compiling kernels, for one to three minutes ({_SWITCH}=0 leaves it to the first calls)"
         )
         path = os.pathsep.join(filter(None, [self.root, os.environ.get("PYTHONPATH")]))
         limit = ["--host", str(_SECONDS)] if choice == "host" else []
