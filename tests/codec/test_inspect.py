@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gcodec
+from gcodec.errors import WrongKind
 from tests.support import laws
 from tests.support.cases import Case
 from tests.support.encode_modes import modes
@@ -50,4 +51,5 @@ def test_inspect_describes_what_a_frame_holds(which):
 
 def test_inspect_refuses_what_is_no_frame():
     laws.check_refused(gcodec.InsufficientData, lambda: gcodec.inspect(gcodec.encode(np.ones(6, np.float32))[:-1]))
-    laws.check_refused(gcodec.Corruption, lambda: gcodec.inspect(b"x" * 100))
+    laws.check_refused(WrongKind, lambda: gcodec.inspect(b"x" * 100))  # text
+    laws.check_refused(gcodec.Corruption, lambda: gcodec.inspect(bytes(100)))

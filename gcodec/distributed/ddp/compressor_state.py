@@ -142,7 +142,6 @@ class CompressedGradients:
 
     def _lane_for(self, bucket: GradBucket) -> Lane:
         """Return the lane, after a look at what would show later, or never. Raises InvalidArgument or Unsupported."""
-        self._uncompressed.come(bucket)
         buffer = bucket.buffer()
         if not buffer.is_cpu and not (buffer.is_cuda and is_coded(bucket)):
             kind = "complex numbers" if holds_complex(bucket) else str(buffer.dtype)
@@ -150,6 +149,7 @@ class CompressedGradients:
                 f"{buffer.layout} gradients of {kind} on {buffer.device.type} are not supported: outside of CPU "
                 "memory only dense floats on CUDA devices are"
             )
+        self._uncompressed.come(bucket)
         if self._lane is None:
             check_group(bucket.parameters(), self.group, self._uncompressed.log)
         unknown = sorted(self.compressors.keys() - self._params.keys())
