@@ -230,7 +230,7 @@ class GpuReduction:
         """
         filled = [rank for rank, (begin, end) in enumerate(self.parts) if end > begin]
         ranks = [rank for rank in filled if with_self or rank != self.lane.rank]
-        alike = self.lane.size == 2 and with_self  # both parts are the same
+        alike = len({self.parts[rank] for rank in ranks}) < len(ranks)  # all are, of an all-reduce of two ranks
         made = ranks[:1] if alike else ranks
         parts = [(self.parts[rank][0], self.source[slice(*self.parts[rank])]) for rank in made]
         work = self.coder.encode(parts, CONTRIBUTION) if parts else None
