@@ -176,23 +176,20 @@ class Staging(AllOrNothing):
             with _renaming(path):
                 _rename(partial, path, self._force)
             return
-        done: list[tuple[Path, Path | None]] = []
+        begun: list[tuple[Path, Path, Path]] = []
         try:
             for path, partial in self._names:
-                old = self._second_name(path) if self._force else None
-                try:
-                    with _renaming(path):
-                        _rename(partial, path, self._force)
-                except BaseException:
-                    if old is not None:
-                        self._give_back(old, path)
-                    raise
-                done.append((path, old))
+                old = path.with_name(replaced_name(path.name))
+                begun.append((path, partial, old))  # before anything is done: an interrupt may come at any step
+                if self._force:
+                    self._keep(path, old)
+                with _renaming(path):
+                    _rename(partial, path, self._force)
         except BaseException:
-            for path, old in reversed(done):
-                if old is not None:
+            for path, partial, old in reversed(begun):
+                if os.path.lexists(old):
                     self._give_back(old, path)
-                else:
+                elif not os.path.lexists(partial) or _are_same(partial, path):
                     with contextlib.suppress(OSError):
                         path.unlink()
             raise
@@ -204,18 +201,15 @@ class Staging(AllOrNothing):
         except OSError:
             self._kept.remove(old)
 
-    def _second_name(self, path: Path) -> Path | None:
-        """Keeps a file that is about to be replaced under another name; None if there is none, or a folder."""
-        second = path.with_name(replaced_name(path.name))
+    def _keep(self, path: Path, second: Path) -> None:
+        """Keeps a file that is about to be replaced under another name, if there is one and it is no folder."""
         self._kept.append(second)
         try:
             os.link(path, second, follow_symlinks=False)
         except (OSError, NotImplementedError):  # no hard links here, or not of another user's file
-            if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink()):
-                return None
-            with _renaming(path):
-                path.replace(second)
-        return second
+            if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
+                with _renaming(path):
+                    path.replace(second)
 
     def _forget(self) -> None:
         self._names, self._files, self._kept, self._folders = [], [], [], []
