@@ -507,7 +507,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 def test_a_browser_draws_the_page_and_sorts_its_table(width):
     Path("b.npz").write_bytes(npz({f"x{n}": X[: 10 * n + 10] for n in range(14)}))
     html = report_page("b.npz")
-    sort = "<script>document.querySelectorAll('th button')[3].click()</script></body>"
+    sort = f"<script>document.querySelectorAll('th button')[{AT['size']}].click()</script></body>"
     Path("page.html").write_text(html.replace("</body>", sort), "utf-8")
     command = [
         str(BROWSER),
