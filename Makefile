@@ -28,7 +28,7 @@ PORTABLE := NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/.cache/numba-portable
 OLDER_CPUS := x86-64-v2 $(if $(shell grep -m1 -o avx512_vbmi2 /proc/cpuinfo 2>/dev/null),x86-64-v3)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu first-gpu test-integrations matrix sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
+.PHONY: help demo test check portable compiled pytest suites slow fuzz test-gpu check-gpu gpu-instructions gpu-laws first-gpu test-integrations matrix sanitize-gpu golden bench bench-gpu bench-cluster experiments pictures docs wheel sdist clean
 
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -104,8 +104,12 @@ endif
 PTX_VERSIONS := $(foreach word,$(PTX),$(firstword $(subst :, ,$(word))))
 PTX_NVRTC := $(patsubst %,$(NVIDIA)/nvrtc-%/.installed,$(filter-out 13.5,$(PTX_VERSIONS)))
 
-check-gpu: $(NVIDIA)/.installed $(PTX_NVRTC) ## the GPU kernels' device code, without a GPU: limits, and the laws on a CPU, an hour; QUICK=1 tries it
+check-gpu: gpu-instructions gpu-laws ## the GPU kernels' device code, without a GPU: limits, and the laws on a CPU, an hour; QUICK=1 tries it
+
+gpu-instructions: $(NVIDIA)/.installed
 	@PYTHONPATH=$(NVIDIA) $(BIN)/python -m pytest $(GPU_CHECKS)
+
+gpu-laws: $(NVIDIA)/.installed $(PTX_NVRTC)
 	@GCODEC_PTX="$(PTX)" GCODEC_PTX_LAWS="$(LAWS)" GCODEC_PTX_SCHEDULES="$(SCHEDULES)" \
 		$(BIN)/python -m pytest $(if $(QUICK),-k "not is_missed",-n auto --dist loadgroup) tests/gpu/ptx
 
