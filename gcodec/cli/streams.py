@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from ..errors import GcodecError
-from ..files.urls import local_text
 
 #: Stands for standard input or output where a file may be named.
 STDIO = "-"
@@ -49,6 +48,8 @@ def open_standard_streams() -> None:
 def named_output(name: str) -> str:
     """Return ``-`` for one of the system's names for standard output, such as ``/dev/stdout``, and any other name as it
     is: what a command says of its work must not stand among the bytes that go there."""
+    from ..files.urls import local_text  # which imports numpy: a help text needs none
+
     if _OPEN_OUTPUTS.match(os.path.abspath(local_text(name))):  # noqa: PTH100 - resolve() would follow the link
         with suppress(OSError, ValueError):  # such as of a stream without a descriptor
             if os.path.samestat(os.stat(local_text(name)), os.fstat(sys.stdout.fileno())):  # noqa: PTH116

@@ -372,12 +372,13 @@ def test_help_and_lists_load_no_large_packages():
     run("compress", "n.npy")
     program = (
         "import sys; from gcodec.cli import main; main({}); "
-        "print([name for name in ('torch', 'numba', 'rich.progress', 'gcodec.demo') if name in sys.modules])"
+        "print([name for name in ({}, 'torch', 'numba', 'rich.progress', 'gcodec.demo') if name in sys.modules])"
     )
-    for arguments in (["--help"], ["decompress", "--list", "n.npy.gc"]):
+    for arguments, name in ((["--help"], "numpy"), (["decompress", "--list", "n.npy.gc"], "fsspec")):
         done = subprocess.run(
-            [sys.executable, "-c", program.format(arguments)], capture_output=True, check=True, env=environment()
-        )
+            [sys.executable, "-c", program.format(arguments, repr(name))], capture_output=True, check=True,
+            env=environment(),
+        )  # fmt: skip
         assert done.stdout.endswith(b"[]\n")
 
 
