@@ -22,7 +22,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _COMPILERS = ("numba", "llvmlite")
 _SWITCH = "GCODEC_COMPILE"
 #: What is met first is compiled first, and nothing more is begun after this time.
-_SECONDS = 90
+_SECONDS = 75
 _CHOICES = ("host", "all", "0")
 
 

@@ -31,8 +31,8 @@ OWN_LADDERS = "uneven ladder", "ladder of one level"
 RARE = {"choose_codebooks", "weigh_references"}
 
 
-#: The part before which all is compiled that whoever compresses files and arrays meets first.
-FIRST_OF_TRAINING = "training with float32"
+#: The part before which all is compiled that users meet first.
+FIRST_OF_OTHERS = "training with integers from float32"
 
 
 def _values(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -170,9 +170,9 @@ def meet_first(folder: Path) -> None:
 
 
 def print_what_comes_later(folder: str) -> None:
-    """Print the names of kernels that are met first, and that no part has used before those of training."""
+    """Print the names of kernels that are met first, and that no part has used before those of other work."""
     compile_kernels.note_kernels()
-    for part in list(PARTS)[: list(PARTS).index(FIRST_OF_TRAINING)]:
+    for part in list(PARTS)[: list(PARTS).index(FIRST_OF_OTHERS)]:
         PARTS[part]()
     compile_kernels._seen.clear()
     meet_first(Path(folder))
@@ -226,7 +226,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_is_met_first_is_compiled_before_what_training_needs(tmp_path):
+def test_what_is_met_first_is_compiled_before_other_work(tmp_path):
     """Installing has time for these parts alone, on many machines."""
     program = f"from tests.kernels.test_compiled_ahead import *; print_what_comes_later({str(tmp_path)!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
