@@ -116,12 +116,26 @@ def note_kernels() -> None:
     files.load, files.save = load_noted, save_noted
 
 
+@contextmanager
+def without_torch() -> Iterator[None]:
+    """Have no module import torch meanwhile: where pip builds a package, it is not there."""
+    before = sys.modules.get("torch")
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
+        if before is not None:
+            sys.modules["torch"] = before
+
+
 def do_part(work: str, name: str, end: float, effort: int) -> Kernels | None:
     """Return the kernels that a part of the work called for the first time in this process; None if it was too late to
     begin, in seconds since the epoch."""
     if time() >= end:
         return None
-    runpy.run_path(work)["PARTS"][name]()
+    with without_torch():
+        runpy.run_path(work)["PARTS"][name]()
     dumps = kernel_cache._dumps()
     kernels = dict(shipped_kernels.entry(*seen, dumps, effort) for seen in _seen)
     _seen.clear()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import torch
 
 
 def ring_bytes(n_bytes: int, size: int, passes: int = 2) -> float:

@@ -173,7 +173,8 @@ def print_what_comes_later(folder: str) -> None:
     """Print the names of kernels that are met first, and that no part has used before those of other work."""
     compile_kernels.note_kernels()
     for part in list(PARTS)[: list(PARTS).index(FIRST_OF_OTHERS)]:
-        PARTS[part]()
+        with compile_kernels.without_torch():
+            PARTS[part]()
     compile_kernels._seen.clear()
     meet_first(Path(folder))
     names = {name.split(".")[1] for name, *_ in compile_kernels._seen}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...compressors.contract import parts_of
-
 #: Values in a piece, where there are several. What a message costs beside its values, some tenths of a millisecond of
 #: processor time, is then a small part of what coding them takes.
 MIN_PIECE, MAX_PIECE = 1 << 20, 1 << 21
@@ -50,6 +48,8 @@ def shares(n_values: int, size: int) -> list[list[Range]]:
 def equal_shares(n_values: int, size: int) -> list[list[Range]]:
     """Return the pieces of each rank's part where parts lie one after another, by rank; they are equal if the number of
     values is a multiple of the ranks."""
+    from ...compressors.contract import parts_of  # which imports torch, and kernels are compiled where there is none
+
     length = piece_length(n_values, size)
     return [pieces_of(part.start, part.stop, length) for part in parts_of(n_values, size)]
 
