@@ -21,7 +21,7 @@ from .reduction.bypass import Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
 from .reduction.gather import Gather, dense_gather_job
-from .reduction.gpu_coder import GpuCodebooks
+from .reduction.gpu_coder import GpuCodebooks, KeptCodebooks
 from .reduction.gpu_jobs import (
     gpu_dense_allreduce_job,
     gpu_dense_reduce_scatter_job,
@@ -45,7 +45,6 @@ from .transport.work import LaneWork
 from .uncompressed import Awaited, UncompressedLog, has_floats, small_reason, type_reason
 
 _MAX_RESULTS, _MAX_RESULT_BYTES = 64, 1 << 30  #: results whose memory is kept, and their bytes
-_MAX_CODEBOOKS = 256  #: kinds of collectives on devices whose codebooks are kept
 _compiled: set[tuple[torch.dtype, type, bool]] = set()
 _EXACT = Lossless()
 
@@ -153,7 +152,7 @@ class Collectives:
         self.awaited: Awaited | None = None  # where a model's gradients are; kept, for a model may be gone
         self._bypasses: dict[Lane, GroupBypass] = {}
         self._codebooks: dict[Lane, CollectiveCodebooks] = {}
-        self._gpu_codebooks: dict[tuple[Lane, str, int, torch.dtype], GpuCodebooks] = {}
+        self._gpu_codebooks = None if options.refresh is None else KeptCodebooks(options.refresh)
         self._left: dict[Lane, None] = {}  #: lanes whose collectives may be left to be confirmed
         #: Those on which some are; only the thread of a lane touches it.
         self._unconfirmed: set[Lane] = set()
@@ -419,13 +418,8 @@ class Collectives:
 
     def _kept(self, lane: Lane, name: str, flat: torch.Tensor) -> GpuCodebooks | None:
         """Return the codebooks that are kept for a collective on a CUDA device, if any are."""
-        if self.options.refresh is None:
-            return None
-        key = lane, name, flat.numel(), flat.dtype
-        with self._lock:
-            if len(self._gpu_codebooks) >= _MAX_CODEBOOKS and key not in self._gpu_codebooks:
-                self._gpu_codebooks.pop(next(iter(self._gpu_codebooks)))
-            return self._gpu_codebooks.setdefault(key, GpuCodebooks(self.options.refresh))
+        kept = self._gpu_codebooks
+        return None if kept is None else kept.of((lane, name, flat.numel(), flat.dtype))
 
     def _begin(
         self, group: dist.ProcessGroup, call: _Call, on_gpu: bool, mode: Lossless | FixedBits | None = None

@@ -340,9 +340,43 @@ def in_place_again() -> bool:
     return same_bits(first, twice) and same_bits(second, once[1]) and same_bits(part, scattered)
 
 
-def damaged_collective(culprit: int, number: int, by: str) -> list[tuple[str, bool]]:
-    """Several all-reduces of a process group that wait for each other, of which a rank sends damaged frames of one; of
-    each of them the error here, and whether its tensor is as it was."""
+def plain_in_place_again() -> bool:
+    """Check plain all-reduces that wait for each other, of a tensor that one before has written to, and of a gradient
+    whose levels come from a state that one before has written to."""
+    gd.close_lanes()
+    n = 60_000
+    starts = [[values_at(who + 7 * k, n, torch.float32) for who in range(size())] for k in range(2)]
+    wanted = dense_sum([dense_sum(starts[0], False)] * size(), False)
+    ended = []
+    with there("group"):
+        for waits in (False, True):
+            param = torch.nn.Parameter(torch.ones(n))
+            optimizer = torch.optim.SGD([param], lr=0.1, momentum=0.9)
+            momentum = torch.full((n,), 1e3 * 4.0 ** rank())
+            optimizer.state[param]["momentum_buffer"] = momentum
+            first, gradient = (terms[rank()].clone() for terms in starts)
+            near: dict[str, Any] = {"mode": gd.NearLossless(optimizer), "params": param}
+            held = ddp_cases.HeldUp(lane_of(None))
+            if waits:
+                held.begin_step()
+            written = (first, first.view(-1, 2), momentum)
+            futures = [gd.allreduce(tensor, smallest=0, async_op=True) for tensor in written]
+            if not waits:
+                for future in futures:
+                    future.wait()
+            futures.append(gd.allreduce(gradient, smallest=0, async_op=True, **near))
+            held.let_go()
+            for future in futures:
+                future.wait()
+            ended.append([first, momentum, gradient])
+    gd.close_lanes()
+    lossy = not same_bits(ended[0][2], dense_sum(starts[1], False))
+    return lossy and same_bits(ended[0][0], wanted) and all(map(same_bits, *ended))
+
+
+def damaged_collective(culprit: int, number: int, by: str, plain: bool) -> list[tuple[str, bool]]:
+    """Several all-reduces, plain ones or of a process group, that wait for each other, of which a rank sends damaged
+    frames of one; of each of them the error here, and whether its tensor is as it was."""
     gd.close_lanes()
     group, calls, n_halves = dist.new_group(timeout=timedelta(seconds=30)), 0, 1 if size() == 2 else 2
     before = values_at(rank(), 90_000, torch.float32)
@@ -361,7 +395,10 @@ def damaged_collective(culprit: int, number: int, by: str) -> list[tuple[str, bo
         options = gd.GroupOptions(smallest=0, bypass=None)
         made, held = collectives.Collectives(options, "group", on_gpu=True), ddp_cases.HeldUp(lane_of(group))
         held.begin_step()
-        works = [made.all_reduce(group, [tensor], False) for tensor in tensors]
+        if plain:
+            works: list[Any] = [gd.allreduce(tensor, group=group, smallest=0, async_op=True) for tensor in tensors]
+        else:
+            works = [made.all_reduce(group, [tensor], False) for tensor in tensors]
         held.let_go()
         for work, tensor in zip(works, tensors, strict=True):
             assert work is not None

@@ -26,7 +26,7 @@ import gcodec.distributed as gd
 from gcodec import gpu
 from gcodec.distributed import collectives
 from gcodec.distributed.ddp import codec_state
-from gcodec.distributed.reduction import gpu_coder
+from gcodec.distributed.reduction import allreduce, gpu_coder
 from gcodec.distributed.transport import gpu as gpu_transport
 from gcodec.distributed.transport import lane as lanes
 from gcodec.gpu import gpu_memory
@@ -224,6 +224,29 @@ def counts_of_collectives(n: int) -> dict[str, int]:
             held.let_go()
             for work in works:
                 assert work is not None and work.wait()
+            assert all(same_bits(tensor, dense_sum(terms, True)) for tensor in tensors)
+        gd.close_lanes()
+    return dict(COUNTS)
+
+
+def counts_of_plain_allreduces(n: int) -> dict[str, int]:
+    """Return what so many calls of ``allreduce`` ask for once codebooks are kept: several wait for each other, while
+    one is waited for at once."""
+    gd.close_lanes()
+    terms = [values_at(who, N_VALUES, torch.float32) for who in range(size())]
+    with counting(), mock.patch.object(allreduce, "is_on_gpu", lambda tensor: True):
+        held = HeldUp(lanes.lane_of(None))
+        for _ in range(4):
+            COUNTS.clear()
+            tensors = [terms[rank()].clone() for _ in range(n)]
+            if n == 1:
+                gd.allreduce(tensors[0], op="avg")
+            else:
+                held.begin_step()
+                futures = [gd.allreduce(tensor, op="avg", async_op=True) for tensor in tensors]
+                held.let_go()
+                for future in futures:
+                    future.wait()
             assert all(same_bits(tensor, dense_sum(terms, True)) for tensor in tensors)
         gd.close_lanes()
     return dict(COUNTS)

@@ -240,12 +240,20 @@ def test_collectives_of_a_group_that_wait_find_what_those_before_have_written(ra
     assert all(ranks.run(cases.in_place_again))
 
 
-@pytest.mark.parametrize(("number", "by"), [(0, "group"), (1, "staged"), (2, "group")])
-def test_damage_to_one_of_several_collectives_of_a_group_is_an_error_of_all_on_all_ranks(ranks, number, by):
+def test_plain_all_reduces_that_wait_find_what_those_before_have_written(ranks):
+    assert all(ranks.run(cases.plain_in_place_again))
+
+
+@pytest.mark.parametrize(
+    ("number", "by", "plain"), [(0, "group", False), (1, "staged", False), (2, "group", False), (1, "group", True)]
+)
+def test_damage_to_one_of_several_collectives_of_a_group_is_an_error_of_all_on_all_ranks(ranks, number, by, plain):
     """No value is given out, nor written to a tensor, of what is confirmed with it."""
-    for rank, found in enumerate(ranks.run(cases.damaged_collective, culprit=CULPRIT, number=number, by=by)):
+    where = f"rank {CULPRIT} ({'' if plain else 'group, '}all-reduce {number})"
+    of_ranks = ranks.run(cases.damaged_collective, culprit=CULPRIT, number=number, by=by, plain=plain)
+    for rank, found in enumerate(of_ranks):
         for text, is_untouched in found:
-            assert "checksum" in text and f"rank {CULPRIT} (group, all-reduce {number})" in text, (rank, found)
+            assert "checksum" in text and where in text, (rank, found)
             assert is_untouched
 
 

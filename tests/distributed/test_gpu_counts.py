@@ -15,6 +15,7 @@ import gcodec.distributed as gd
 from gcodec import gpu
 from gcodec.distributed.reduction import gpu_coder, gpu_halves, gpu_reduce
 from gcodec.distributed.reduction.gpu_coder import GpuCodebooks
+from gcodec.distributed.reduction.gpu_jobs import gpu_in_place_allreduce_job
 from gcodec.distributed.stats import Counters
 from gcodec.dtypes import BY_NAME
 from tests.distributed import gpu_count_cases as cases
@@ -71,6 +72,16 @@ def test_collectives_of_a_group_on_devices_that_wait_ask_for_as_little_as_bucket
     for counts in ranks.run(cases.counts_of_collectives, n=n):
         asked = Asked(*(counts.get(name, 0) for name in Asked._fields))
         assert asked == Asked(*(n * each + more for each, more in zip(*EXPECTED[ranks.size, "queued"], strict=True)))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_plain_all_reduces_on_devices_ask_for_as_little_as_buckets(ranks, n):
+    """One that is waited for at once has the waits of a step of one bucket: for sizes, and for statuses, without which
+    it must not return."""
+    bucket, step = EXPECTED[ranks.size, "alone" if n == 1 else "queued"]
+    for counts in ranks.run(cases.counts_of_plain_allreduces, n=n):
+        asked = Asked(*(counts.get(name, 0) for name in Asked._fields))
+        assert asked == Asked(*(n * each + more for each, more in zip(bucket, step, strict=True)))
 
 
 def test_a_unit_of_fsdp_on_devices_asks_for_as_little_as_a_bucket_of_two_ranks(ranks):
@@ -162,3 +173,32 @@ def test_buckets_among_many_ranks_ask_for_as_much_as_those_among_few(size, how, 
     for _, messages, of_device in found:  # of both steps, of which each would have an exchange of receipts, too
         assert messages == {"alltoall": (1 + n_buckets) * exchanges + 2 * (more.exchanges - 1)}
         assert of_device == {"alltoall": (1 + n_buckets) * swaps}
+
+
+@pytest.mark.parametrize("size", [3, 16, pytest.param(64, marks=pytest.mark.slow)])
+def test_a_plain_all_reduce_among_many_ranks_asks_for_as_much_as_one_among_few(size, monkeypatch):
+    monkeypatch.setattr(gpu_coder, "gpu", CodecOfRank())
+    monkeypatch.setattr(gpu_reduce, "_ALIGN", 64)
+    terms = [values_at(who, 64 * size, torch.float32) for who in range(size)]
+    wanted = dense_sum(terms, True)
+
+    def reduce(lane: thread_ranks.ThreadLane) -> Counter[str] | None:
+        for _ in range(2):  # the first one makes codebooks
+            if lane.rank == 0:
+                cases.OF_THREAD.counts = Counter()
+            tensor = terms[lane.rank].clone()
+            gpu_in_place_allreduce_job(lane, tensor, tensor, gd.Lossless(), True, None, compress=True).run()
+            assert same_bits(tensor, wanted)
+        return cases.OF_THREAD.counts
+
+    each, more = EXPECTED[4, "alone"]
+    with cases.on_a_device():
+        found = thread_ranks.run(size, reduce)
+    assert found[0][0] == {
+        "waits": each.waits + more.waits,
+        "downloads": each.downloads,
+        "launches": each.launches,
+    }
+    for _, messages, of_device in found:
+        assert messages == {"alltoall": 2 * (each.exchanges + more.exchanges)}
+        assert of_device == {"alltoall": 2 * each.swaps}

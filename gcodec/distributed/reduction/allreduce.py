@@ -90,7 +90,8 @@ def allreduce(
         mode: how values may be changed: a mode, or "exact", "bf16" or "fp16"; default ``Lossless()``.
         params: for ``NearLossless``, the parameter whose gradient the tensor is, or the parameters whose gradients it
             holds end to end.
-        async_op: return at once, with a :class:`Future`. Do not touch the tensor until its ``wait`` returns.
+        async_op: return at once, with a :class:`Future`. Do not touch the tensor until its ``wait`` returns. On CUDA
+            devices, several that are started before the first is waited for take fewer waits for the device.
         smallest: bytes below which nothing is compressed, nor rounded.
         threads: threads of the codec; default all cores.
         timeout: time after which a silent rank is an error; default the group's own. Only the first call's on a group

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +24,8 @@ from .shared_codebooks import Refresh
 
 NAMES = tuple(t.name for t in DTYPES if t.on_gpu)  #: of the types that are coded on devices
 TYPES = tuple(getattr(torch, name) for name in NAMES)
+
+_MAX_KINDS = 256  #: of collectives whose codebooks are kept
 
 Part = tuple[int, torch.Tensor]  #: the position of the first value in a buffer, and the values, flat
 
@@ -124,6 +127,26 @@ class GpuCodebooks:
             self._in_use.pop(kind, None)
         else:
             self._in_use[kind] = _InUse(codebook, age, usual)
+
+
+class KeptCodebooks:
+    """Keeps the codebooks of collectives that repeat, each kind for itself: what tells one kind from others is a key.
+
+    Args:
+        refresh: when they are made anew.
+    """
+
+    def __init__(self, refresh: Refresh) -> None:
+        self.refresh = refresh
+        self._lock = threading.Lock()
+        self._kinds: dict[Hashable, GpuCodebooks] = {}
+
+    def of(self, key: Hashable) -> GpuCodebooks:
+        """Return the codebooks of one kind of collectives. Called on any thread."""
+        with self._lock:
+            if len(self._kinds) >= _MAX_KINDS and key not in self._kinds:
+                self._kinds.pop(next(iter(self._kinds)))
+            return self._kinds.setdefault(key, GpuCodebooks(self.refresh))
 
 
 class EncodedFrame(NamedTuple):

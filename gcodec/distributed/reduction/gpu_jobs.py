@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -19,15 +20,26 @@ from ..gradients import Gradients
 from ..modes import Mode, NearLossless
 from ..stats import Counters
 from ..transport.gpu import gpu_transport_of
-from ..transport.jobs import LaneJob, StartedJob
+from ..transport.jobs import LaneJob, StartedJob, then
 from ..transport.lane import Lane
 from ..transport.small_exchange import tell
 from ..transport.transfers import labeled
 from . import gpu_chain
-from .gpu_coder import TYPES, GpuCodebooks, GpuCoder, devices_of, encoding_stream_of, side_stream_of
+from .gpu_coder import (
+    TYPES,
+    GpuCodebooks,
+    GpuCoder,
+    KeptCodebooks,
+    devices_of,
+    encoding_stream_of,
+    side_stream_of,
+)
 from .gpu_levels import GpuLevelChooser
 from .gpu_reduce import GpuReduction
 from .reduce_request import ReduceRequest
+from .shared_codebooks import Refresh
+
+_kept: WeakKeyDictionary[Lane, KeptCodebooks] = WeakKeyDictionary()  #: of plain all-reduces, by lane
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
@@ -241,15 +253,24 @@ def gpu_in_place_allreduce_job(
         gradients: the parameters whose gradients the tensor holds, for NearLossless.
         compress: False to send the values as they are. Types that the codec does not have on GPUs always are.
     """
+    # What optimizers' state says is read when the job begins: no job before may still have to write to it.
+    touched = None if gradients is not None else [tensor, dense]
     if compress and dense.dtype in TYPES:
-        job = gpu_reduction_job(ReduceRequest(lane, dense, torch.empty_like(dense), mode, mean, Counters(), gradients))
+        request = ReduceRequest(lane, dense, torch.empty_like(dense), mode, mean, Counters(), gradients)
+        codebooks = _kept_on(lane).of((dense.numel(), dense.dtype, mode.terms))
+        job = gpu_reduction_job(request, codebooks, touched=[tensor, dense, request.result])
     else:
         job = gpu_dense_allreduce_job(lane, dense.clone(), mean, Counters(), is_timed=lambda: False)
 
-    def reduce_and_put_back() -> torch.Tensor:
+    def put_back(result: torch.Tensor) -> torch.Tensor:
         # The job's own ``run`` makes the stream wait; ``tensor``, which it does not know, has to be recorded.
         side_stream_of(tensor.device).after(None, tensor)
-        tensor.detach().copy_(job.run().view(tensor.shape))
+        tensor.detach().copy_(result.view(tensor.shape))
         return tensor
 
-    return LaneJob(reduce_and_put_back, job.abort, job.devices, job.place)
+    return LaneJob(lambda: then(job.run(), put_back), job.abort, job.devices, job.place, touched=touched)
+
+
+def _kept_on(lane: Lane) -> KeptCodebooks:
+    """Return the codebooks that are kept for the plain all-reduces of a lane's group."""
+    return _kept.setdefault(lane, KeptCodebooks(Refresh()))
