@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import array_tables, codec_tables, contests, costs, front_page, sections, targets
+from bench import array_tables, codec_tables, contests, costs, front_page, gpu_crossover, sections, targets
 from bench.cluster import drops, fsdp, layerwise, minilm_steps, scaling
 from bench.cluster import tables as cluster
 from bench.experiments import accuracy, gcomp, gcomp_drops, gradzip, gravac_bits, gravac_tables, outer
@@ -45,6 +45,7 @@ PAGES = (
             "reliability",
             "checkpoints",
             "compatibility",
+            "gpu",
             "tensors",
             "weight-sync",
             "when-not",
@@ -261,6 +262,7 @@ PLACES: dict[str, tuple[Callable[[Path], list[str]], str]] = {
     "lane-table": (sections.lane_table, "lane.csv"),
     "gpu-host-table": (sections.gpu_host_table, "gpu-host.csv"),
     "gpu-instructions-table": (sections.gpu_instructions_table, "gpu-instructions.csv"),
+    "gpu-crossover-table": (gpu_crossover.crossover_table, "gpu-instructions.csv"),
     "versions-table": (sections.versions_table, "versions.csv"),
     "levels-speed": (sections.level_speed, "level-speed.csv"),
     "compressors-table": (contests.compressors_table, "compressors.csv"),

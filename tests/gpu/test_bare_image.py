@@ -11,7 +11,7 @@ from tests.support.paths import ROOT
 
 #: Dependencies of gcodec, and of its tests, that images with torch for CUDA do not have.
 MISSING = ("zstandard", "rich", "safetensors", "hypothesis", "fsspec")
-MODULES = ("gcodec.gpu", "bench.gpu", "bench.gpu_allreduce", "bench.gpu_host", "tests.gpu.test_gpu")
+MODULES = ("gcodec.gpu", "bench.gpu", "bench.first_gpu", "bench.gpu_allreduce", "bench.gpu_host", "tests.gpu.test_gpu")
 PROGRAM = """
 import importlib, sys
 sys.modules.update(dict.fromkeys({missing!r}))  # importing one of them raises
