@@ -178,7 +178,7 @@ def load(name: str) -> tuple[Any, tuple[int, int]]:
         AttributeError: It is another library.
         Unsupported: It cannot tell its version.
     """
-    for beside in sorted(Path(name).parent.glob(_BUILTINS)) if Path(name).is_absolute() else ():
+    for beside in sorted(Path(name).parent.glob(_BUILTINS)) if Path(name).name != name else ():
         with contextlib.suppress(OSError):
             ctypes.CDLL(str(beside))
     library = ctypes.CDLL(name)
