@@ -41,6 +41,7 @@ CONVENTIONAL = (
     float(np.finfo(np.float64).max),
 )
 _SAMPLE, _MIN_REPEATS, _MAX_FREQUENT = 1 << 13, 32, 16  #: a value met so often in a sample is kept; so many at most
+_FAR = 10  #: values are far from others that are so many times as far away as nine tenths of these are wide
 _ROWS_LOG2 = 16  #: values are told apart by so many high bits first, in a table,
 _CHUNK = 1 << 16  #: as many at a time as the cache holds
 
@@ -53,15 +54,41 @@ def fill_values(bits: np.ndarray, dtype: DType, known: Iterable[Any] = ()) -> li
         known: What the caller knows to be fill values; None among them is left out.
 
     Returns:
-        ``known``, the conventional fill values, and values that are frequent in a sample.
+        ``known``, the conventional fill values, values that are frequent in a sample, and those far from all others.
     """
     found = [value for value in known if value is not None]
     some, counts = np.unique(spread_sample(bits.ravel("K"), _SAMPLE), return_counts=True)
     often = some[counts >= _MIN_REPEATS]
     if len(often) <= _MAX_FREQUENT:
-        floats = often.view(dtype.name) if dtype.in_numpy else (often.astype(np.uint32) << 16).view(np.float32)
-        found += floats.tolist()
+        found += _floats(often, dtype).tolist()
+    found += _far_values(bits, dtype, _floats(some[counts < _MIN_REPEATS], dtype))
     return [*found, *CONVENTIONAL, *(-value for value in CONVENTIONAL)]
+
+
+def _floats(bits: np.ndarray, dtype: DType) -> np.ndarray:
+    """Return bits as the numbers that they are."""
+    return bits.view(dtype.name) if dtype.in_numpy else (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _far_values(bits: np.ndarray, dtype: DType, some: np.ndarray) -> list[Any]:
+    """Return the different values of an array that are far from nearly all others, as a fill value is that few values
+    have; none if there are many.
+
+    Args:
+        bits: The array, uintW of any shape.
+        some: Different values of it, to tell where most of them are.
+    """
+    finite = np.sort(some[np.isfinite(some)]).astype(np.float64)
+    if not len(finite):
+        return []
+    first, middle, last = finite[[len(finite) // 20, len(finite) // 2, (len(finite) - 1) - len(finite) // 20]]
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = middle - _FAR * (last - first), middle + _FAR * (last - first)
+        floats = _floats(bits.ravel("K"), dtype)
+        if np.fmin.reduce(floats) >= low and np.fmax.reduce(floats) <= high:
+            return []
+        far = np.unique(floats[((floats < low) | (floats > high)) & np.isfinite(floats)])
+    return far.tolist() if len(far) <= _MAX_FREQUENT else []
 
 
 def keep_values(bits: np.ndarray, dtype: DType, layout: BitLayout, keep: Any) -> tuple[BitLayout, np.ndarray]:

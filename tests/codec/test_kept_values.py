@@ -142,6 +142,33 @@ def test_frequent_values_are_found():
         assert {int(bits_of(value, name)) for value in some} <= set(found.tolist())
 
 
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("n_missing", [1, 5, 100])
+@pytest.mark.parametrize("other", [None, -999.0, np.nan, np.inf])
+def test_a_rare_value_far_from_all_others_is_found(name, n_missing, other):
+    rng = np.random.default_rng(0)
+    fills = (-54321.5, 12345.678, -1e30) if name not in ("float16",) else (-54321.5, 12345.678)
+    for fill in fills:
+        values = rng.normal(280, 20, 120_000)
+        if other is not None:
+            values[rng.random(len(values)) < 0.3] = other
+        values[rng.choice(len(values), n_missing, replace=False)] = fill
+        bits = bits_of(values, name)
+        keep = fill_values(bits.reshape(300, 400), BY_NAME[name])
+        assert int(bits_of(fill, name)) in bits_of(keep, name).tolist()
+        back = decoded(bits, name, mantissa_bits=3, keep=keep)
+        assert np.array_equal(back == bits_of(fill, name), bits == bits_of(fill, name))
+
+
+def test_many_values_far_from_others_are_measurements():
+    plain = len(fill_values(bits_of(np.zeros(0), "float32"), BY_NAME["float32"]))
+    for values in (
+        np.exp(np.random.default_rng(0).normal(0, 5, 100_000)),
+        np.random.default_rng(0).normal(size=100_000),
+    ):
+        assert len(fill_values(bits_of(values, "float32"), BY_NAME["float32"])) == plain
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
