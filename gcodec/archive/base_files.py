@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from threading import RLock
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from ..errors import GcodecError, InvalidArgument
 from ..files import FilePlan, FileSource, open_source, plan_file, plan_or_bytes
@@ -137,9 +137,10 @@ class Bases:
         """The places of all files that are read, as far as they are known."""
         return (*self._places, *(() if self._base is None else self._base.places))
 
-    def is_at(self, path: str | os.PathLike[str]) -> bool:
-        """Return True if a path or URL is a base, or in a folder of bases: replacing it makes archives unreadable."""
-        return any(place.is_at(path) for place in self.places)
+    def is_at(self, target: str | os.PathLike[str] | BinaryIO) -> bool:
+        """Return True if a path, URL or stream to write to is a base, or in a folder of bases: replacing it makes
+        archives unreadable."""
+        return any(place.is_at(target) for place in self.places)
 
     def close(self) -> None:
         """Closes what was opened here."""

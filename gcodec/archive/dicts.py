@@ -127,8 +127,9 @@ def write_alone(
     smallest: bool,
 ) -> None:
     """Write an archive of one file, in place of what is at ``path``. Raises InvalidArgument if that is the base."""
-    if bases is not None and isinstance(path, str | os.PathLike) and bases.is_at(path):
-        raise InvalidArgument(f"{path}: is the base, and would be replaced; write to another file")
+    if bases is not None and bases.is_at(path):
+        name = path if isinstance(path, str | os.PathLike) else getattr(path, "name", "stream")
+        raise InvalidArgument(f"{name}: is the base, and would be replaced; write to another file")
     # Not in a stack, which an interrupt ends without closing what it has just taken out.
     with ArchiveWriter(path, threads=threads, force=True, smallest=smallest) as archive:
         earlier = None if bases is None else bases.find(plan.path, needs_tensors=True)

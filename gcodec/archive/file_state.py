@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 from weakref import ref
 
 from ..errors import GcodecError
@@ -70,9 +71,11 @@ class FilePlace:
         self._place = name if name is None or is_url(name) else os.path.abspath(name)  # noqa: PTH100 - links stay
         self._source = None if getattr(source, "descriptor", None) is None else ref(source)
 
-    def is_at(self, path: str | os.PathLike[str]) -> bool:
-        """Return True if a file would be gone once another took its place at a path or URL."""
-        place = place_of(path)
+    def is_at(self, target: str | os.PathLike[str] | BinaryIO) -> bool:
+        """Return True if a file would be gone once another took its place at a path or URL, or a stream was written."""
+        if not isinstance(target, str | os.PathLike):
+            return self._is_behind(target)
+        place = place_of(target)
         own = None if self._place is None else place_of(self._place)
         if isinstance(place, str):
             return place == own
@@ -84,6 +87,31 @@ class FilePlace:
             return found is not None and found.st_nlink == 1 and os.path.samestat(found, place.stat())
         except OSError:
             return False
+
+    def _is_behind(self, stream: BinaryIO) -> bool:
+        """Return True if what is written to a stream goes into the file, or one in the folder, by whatever name."""
+        written = file_behind(stream)
+        if written is None or is_url(self._place):
+            return False
+        place: Path | int | None = getattr(self._source and self._source(), "descriptor", None)
+        if place is None and self._place is not None:
+            place = Path(self._place)
+        if place is None:
+            return False
+        try:
+            files = place.rglob("*") if isinstance(place, Path) and place.is_dir() else [place]
+            return any(os.path.samestat(os.stat(file), written) for file in files)  # noqa: PTH116 - of descriptors, too
+        except OSError:
+            return False
+
+
+def file_behind(stream: object) -> os.stat_result | None:
+    """Return the state of the regular file on this machine that a stream reads or writes; None for other streams."""
+    try:
+        found = os.fstat(stream.fileno())  # type: ignore[attr-defined]
+    except (AttributeError, OSError, TypeError, ValueError):  # it has no number, or is closed
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
 
 
 class EarlierFile(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from operator import itemgetter
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from ..errors import GcodecError, InvalidArgument, Unsupported, check_flag, check_function
 from ..files import SUFFIXES, TORCH_SUFFIXES, FilePlan, open_source, plan_or_bytes
@@ -20,6 +20,7 @@ from .base_tensors import Base
 from .cast_segments import casts_last
 from .encoding_policy import EncodingPolicy, MantissaBits
 from .entries import FileEntry, unsafe_path
+from .file_state import FilePlace, file_behind
 from .file_versions import LITTLE_IN_COMMON, FileVersions, share_in_common, step_order
 from .folder_members import members_of, no_files
 from .found_values import with_found_values
@@ -140,7 +141,7 @@ def compress_file(
             _check_kept([target], None if is_folder else source, bases)
             for _, file in members:
                 _check_kept([target], file, None)
-        _check_other_url(output, path, bases)
+        _check_other_place(output, path, bases)
         common = _policy_maker(mantissa_bits), FileVersions() if auto_base else bases
         if auto_base:
             members = sorted(members, key=lambda member: step_order(member[0]))
@@ -244,7 +245,7 @@ def decompress_file(
             ArchiveReader(path, threads=threads, max_output_bytes=max_output_bytes, base=bases)
         )
         archive.check_limit()
-        _check_other_url(output, path, bases)
+        _check_other_place(output, path, bases)
         target = source.parent if source and output is None else path_or_none(output)
         url = output if isinstance(output, str) and target is None else ""
         is_folder = url.endswith("/") or (
@@ -257,7 +258,7 @@ def decompress_file(
         if url:
             urls = urls_below(archive, url)
             for place in urls.values():
-                _check_other_url(place, path, bases)
+                _check_other_place(place, path, bases)
             upload_files(archive, urls, force=force, progress=progress)
             return []
         if target is None:
@@ -467,13 +468,25 @@ def _check_place(name: str, place: object, method: str) -> None:
         raise InvalidArgument(f"{name} must be a binary stream, not a {type(place).__name__}: open it with 'b'")
 
 
-def _check_other_url(output: object, path: object, bases: Bases | None) -> None:
-    """Raises InvalidArgument if a URL that is read would be replaced."""
-    if not isinstance(output, str) or not is_url(output):
-        return
-    is_input = isinstance(path, str | os.PathLike) and place_of(path) == place_of(output)
-    if is_input or (bases is not None and bases.is_at(output)):
-        raise InvalidArgument(f"{output}: is read, and would be replaced; give another output")
+def _check_other_place(output: object, path: PathOrStream, bases: Bases | None) -> None:
+    """Raises InvalidArgument if a URL that is read would be replaced, or a stream would write to a file that is."""
+    if isinstance(output, str) and is_url(output):
+        is_input = isinstance(path, str | os.PathLike) and place_of(path) == place_of(output)
+        if is_input or (bases is not None and bases.is_at(output)):
+            raise InvalidArgument(f"{output}: is read, and would be replaced; give another output")
+    elif hasattr(output, "write"):
+        stream = cast(BinaryIO, output)
+        if _is_input(stream, path) or (bases is not None and bases.is_at(stream)):
+            name = getattr(stream, "name", "stream")
+            raise InvalidArgument(f"{name}: is read, and would be written over; give another output")
+
+
+def _is_input(stream: BinaryIO, path: PathOrStream) -> bool:
+    """Return True if a stream would write to what is read."""
+    if isinstance(path, str | os.PathLike):
+        return FilePlace(path).is_at(stream)
+    read, written = file_behind(path), file_behind(stream)
+    return path is stream or (read is not None and written is not None and os.path.samestat(read, written))
 
 
 def _check_kept(targets: Iterable[Path], source: Path | None, bases: Bases | None) -> None:

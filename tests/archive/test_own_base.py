@@ -125,6 +125,57 @@ def test_a_dictionary_does_not_replace_its_base(opener, tmp_path, monkeypatch):
     assert np.array_equal(gcodec.load_file("a.gc")["w"], OLD["w"])
 
 
+@pytest.mark.parametrize("save", [gcodec.save, gcodec.save_file])
+@pytest.mark.parametrize("mode", ["r+b", "ab", "unbuffered", "hard link"])
+@pytest.mark.parametrize(
+    "name_base",
+    [lambda: "a.gc", lambda: ["b.gc", "a.gc"], lambda: gcodec.open("a.gc"), lambda: gcodec.open("b.gc", base="a.gc")],
+)
+def test_a_stream_does_not_write_over_the_base(name_base, mode, save, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_files(linked=True)
+    before = Path("a.gc").read_bytes()
+    name = "second.gc" if mode == "hard link" else "a.gc"
+    given: Any = {"w": NEW["w"]} if save is gcodec.save_file else NEW
+    with (
+        open(name, "ab" if mode == "ab" else "r+b", buffering=0 if mode == "unbuffered" else -1) as stream,
+        pytest.raises(InvalidArgument, match=rf"{name}: is the base, and would be replaced"),
+    ):
+        save(given, stream, base=name_base())
+    assert Path("a.gc").read_bytes() == before
+    with Path("c.gc").open("w+b") as stream:
+        gcodec.save(NEW, stream, base="a.gc")
+    assert np.array_equal(gcodec.load("c.gc", base="a.gc")["w"], NEW["w"])
+
+
+def test_a_stream_does_not_write_over_what_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_files(linked=False)
+    Path("folder").mkdir()
+    gcodec.decompress_file("b.gc", "folder/new.safetensors", base="a.gc")
+    gcodec.decompress_file("a.gc", "folder/old.safetensors")
+    ways: dict[str, Callable[[Any], Any]] = {
+        "folder/new.safetensors": lambda out: gcodec.compress_file("folder/new.safetensors", out),
+        "folder/old.safetensors": lambda out: gcodec.compress_file("folder/new.safetensors", out, base="folder"),
+        "a.gc": lambda out: gcodec.compress_file("folder/new.safetensors", out, base="a.gc"),
+        "b.gc": lambda out: gcodec.decompress_file("b.gc", out, base="a.gc"),
+        "link.gc": lambda out: gcodec.decompress_file("b.gc", out, base="a.gc"),
+    }
+    for name, write in ways.items():
+        before = Path(name).read_bytes()
+        with (
+            Path(name).open("r+b") as stream,
+            pytest.raises(InvalidArgument, match=f"{name}: is read, and would be wr"),
+        ):
+            write(stream)
+        assert Path(name).read_bytes() == before
+    with Path("a.gc").open("r+b") as both, pytest.raises(InvalidArgument, match="is read"):
+        gcodec.decompress_file(both, both)
+    with Path("new.gc").open("w+b") as stream:
+        gcodec.compress_file("folder/new.safetensors", stream, base="a.gc")
+    assert np.array_equal(gcodec.load("new.gc", base="a.gc")["w"], NEW["w"])
+
+
 @pytest.mark.parametrize("way", OTHER)
 def test_what_is_not_the_base_is_replaced(way, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
