@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import pickletools
 import re
+import struct
 from collections.abc import Callable
+from pathlib import Path
 from pickle import PickleError
 from typing import Any
 
-from ..errors import GcodecError, NoMemory, missing_torch
+from ..errors import Corruption, GcodecError, NoMemory, missing_torch
 
 #: What torch raises on a file with other objects than it loads, or that it finds malformed.
 _UNREADABLE = (
@@ -19,9 +23,14 @@ _UNREADABLE = (
     TypeError,
     ValueError,
     PickleError,
+    struct.error,
 )
 #: Parts of what torch says in a RuntimeError of a file that it does not read; others are of memory and devices.
 _OF_FILES = ("TorchScript", "PytorchStreamReader", "Invalid magic number", "corrupt")
+#: What it says where values are missing at the end of a file.
+_NO_VALUES = "unexpected EOF"
+#: The first pickle of a file of torch.save of the form before version 1.6; four more follow it, and then the values.
+_OLD_HEAD, _N_PICKLES = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", 5
 #: Stands before what its unpickler does not take; and what a terminal is commanded by.
 _BEFORE_REASON, _BOLD = "WeightsUnpickler error:", re.compile(r"\x1b\[[0-9;]*m")
 #: What torch says in a RuntimeError where host memory is not there; on devices the error is one of its own.
@@ -46,6 +55,7 @@ def load_torch(
         check_was_read: raises what reading the file has raised, if that is behind an error of torch's.
 
     Raises:
+        Corruption: it is cut.
         GcodecError: torch does not read it, or is not installed.
     """
     try:
@@ -65,6 +75,8 @@ def load_torch(
             raise NoMemory(f"{where}: there is no memory to load it: {error}") from error
         if isinstance(error, GcodecError) or not is_of_file:
             raise
+        if _NO_VALUES in str(error) or _ends_in_pickle(file):
+            raise Corruption(f"{where}: is cut: it ends before its tensors do; copy or save it anew") from error
         reason = _reason_of(error)
         raise GcodecError(f"{where}: torch.load(weights_only=True) does not read it: {reason}; {advice}") from error
 
@@ -75,3 +87,24 @@ def _reason_of(error: Exception) -> str:
     text = _BOLD.sub("", str(error))
     lines = (text.partition(_BEFORE_REASON)[2].strip() or text).splitlines()
     return lines[0].partition(". Please ")[0] if lines else repr(error)
+
+
+def _ends_in_pickle(file: Any) -> bool:
+    """Return True if a file ends within the pickle that it begins with, or those of the form before version 1.6."""
+    if not hasattr(file, "read"):
+        with Path(file).open("rb") as opened:
+            return _ends_in_pickle(opened)
+    file.seek(0)
+    reader = io.BufferedReader(file)
+    try:
+        is_old = reader.peek(len(_OLD_HEAD)).startswith(_OLD_HEAD)
+        if not reader.peek(1).startswith(b"\x80"):
+            return False
+        for _ in range(_N_PICKLES if is_old else 1):
+            for _ in pickletools.genops(reader):
+                pass
+    except ValueError:  # the pickle is cut, if that is the end, or damaged
+        return not reader.read(1)
+    finally:
+        reader.detach()
+    return False

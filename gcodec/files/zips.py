@@ -27,6 +27,8 @@ MAX_UNPACKED_PER_BYTE = 1032
 #: LZMA keeps so many of the last bytes in memory; the highest preset of xz asks for as many.
 MAX_LZMA_DICTIONARY = 1 << 26
 
+#: What zipfile says of a file at whose end no directory is.
+_NO_END = "File is not a zip file"
 #: How an error of zlib begins that is one of memory: by its number, Z_MEM_ERROR.
 _NO_MEMORY = "Error -4 "
 #: What zipfile and sources raise on damaged zips.
@@ -89,6 +91,11 @@ class Zip:
             if watched.error is not None:  # of what is read here, beside what zipfile reads
                 raise watched.error from watched.error.__cause__
             file.check_was_read(error)
+            if str(error) == _NO_END and source.read(0, min(4, source.size)).tobytes() in MAGICS:
+                raise Corruption(
+                    f"{path}: is cut, or damaged at its end: it begins as a zip file, and the directory at the end of "
+                    "one is missing; copy or save it anew"
+                ) from error
             raise Corruption(f"{path}: not a readable zip file: {error}") from error
 
 

@@ -139,7 +139,7 @@ def test_what_torch_does_not_read_is_named_with_what_to_do(tmp_path):
     torch.save({"args": argparse.Namespace(lr=1)}, tmp_path / "a.pt")
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "b.pt")
     whole = (tmp_path / "a.pt").read_bytes()
-    (tmp_path / "c.pt").write_bytes(b"\x80\x02cut")
+    (tmp_path / "c.pt").write_bytes(b"\x80\x02].")
     for name, reason in (("a.pt", "argparse.Namespace was not an allowed"), ("b.pt", ""), ("c.pt", "")):
         with pytest.raises(
             GcodecError, match=rf"{name}: torch.load.*{reason}.*gcodec\.save takes what it returns"
@@ -147,12 +147,30 @@ def test_what_torch_does_not_read_is_named_with_what_to_do(tmp_path):
             gcodec.load(tmp_path / name)
         assert str(error.value).isprintable()  # torch's own has bold type for terminals
     (tmp_path / "d.pt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(Corruption, match=r"d\.pt: is cut, or damaged at its end"):
+        gcodec.load(tmp_path / "d.pt")
+    (tmp_path / "d.pt").write_bytes(whole.replace(b"PK\1\2", b"PK\1\3"))
     with pytest.raises(Corruption, match=r"d\.pt: not a readable zip file"):
         gcodec.load(tmp_path / "d.pt")
     for lost in (b"\0" * 8, b"\xff" * 8):
         (tmp_path / "e.pt").write_bytes(lost + whole[8:])
         with pytest.raises(Corruption, match=r"e\.pt: not a gcodec archive.*; nor is it a \.pt"):
             gcodec.load(tmp_path / "e.pt")
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_file_of_torch_that_was_cut_says_so_wherever_that_was(is_old, tmp_path):
+    state = {"w": torch.randn(20, 30), "n": 3, "half": torch.ones(7).half(), "empty": torch.zeros(0)}
+    torch.save(state, tmp_path / "whole.pt", _use_new_zipfile_serialization=not is_old)
+    whole = (tmp_path / "whole.pt").read_bytes()
+    for size in {*range(4, min(len(whole), 900)), *range(900, len(whole), 97), *range(len(whole) - 9, len(whole))}:
+        cut = tmp_path / "cut.pt"
+        cut.write_bytes(whole[:size])
+        for given in (cut, io.BytesIO(whole[:size])):
+            with pytest.raises(Corruption, match=r"(cut\.pt|stream): is cut") as error:
+                gcodec.load(given)
+            assert "torch.load" not in str(error.value)
+    gcodec.load(tmp_path / "whole.pt")
 
 
 def test_kinds_of_arrays_cannot_be_chosen_for_files_that_only_torch_reads(tmp_path):
