@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
+from .errors import InvalidArgument
 from .threads import call_later
 
 LOGGER = logging.getLogger("gcodec")
@@ -24,6 +25,23 @@ TEXT = (
     " (gcodec warmup does it ahead)"
 )
 COMPILE = "numba:compile"
+
+
+def check_numba_variables() -> None:
+    """Raise InvalidArgument for variables of the environment that numba does not take, before it is imported: it names
+    them in none of its errors, and LLVM ends the process."""
+    n_threads = os.environ.get("NUMBA_NUM_THREADS", "").strip()
+    is_number = n_threads.removeprefix("-").isdecimal()  # of anything else numba warns, by the name of the variable
+    if is_number and int(n_threads) < 1:
+        raise InvalidArgument(
+            f"NUMBA_NUM_THREADS must be a number of threads, at least 1, not {n_threads:.80}: set it so, or unset it"
+        )
+    features = os.environ.get("NUMBA_CPU_FEATURES", "").split(",")
+    if wrong := [item for item in features if item and item[0] not in "+-"]:
+        raise InvalidArgument(
+            "NUMBA_CPU_FEATURES must be a list such as '+avx2,-fma', each with + or - and without spaces, but has "
+            f"{wrong[0]!r:.80} (docs/caches.md)"
+        )
 
 
 class CompileNotice:

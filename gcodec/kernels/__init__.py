@@ -20,3 +20,7 @@ The kernel contract
 * Kernels release the GIL and are cached on disk; the arithmetic that CPU and GPU share is in
   :mod:`gcodec.kernels.core.scalar`.
 """
+
+from ..compiling import check_numba_variables
+
+check_numba_variables()

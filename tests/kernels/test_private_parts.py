@@ -212,6 +212,22 @@ def test_disable_jit_is_named_by_the_error():
     assert "NUMBA_DISABLE_JIT" in words
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NUMBA_NUM_THREADS", "0"),
+        ("NUMBA_NUM_THREADS", "-3"),
+        ("NUMBA_CPU_FEATURES", "x"),
+        ("NUMBA_CPU_FEATURES", "+a, -b"),
+    ],
+)
+def test_variables_that_numba_does_not_take_are_named_by_the_error(name, value):
+    program = "import gcodec\ntry:\n    gcodec.encode\nexcept Exception as e:\n    print(type(e).__name__, e)"
+    kind, *words = run(program, copied=False, **{name: value})
+    assert kind == "InvalidArgument"
+    assert words[0] == name
+
+
 # The cache on disk
 
 
