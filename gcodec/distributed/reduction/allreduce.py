@@ -271,10 +271,7 @@ def reduction_of(
         kind: the class to make: an all-reduce, a reduce-scatter or an all-gather.
     """
     lane, dtype, mode, gradients = request.lane, request.dtype, request.mode, request.gradients
-    level_chooser = None
-    if isinstance(mode, NearLossless):
-        assert gradients is not None
-        level_chooser = LevelChooser(mode, gradients, dtype, request.contribution_scale)
+    level_chooser = request.level_chooser(LevelChooser)
     values, result = values_of(request.flat).bits, values_of(request.result).bits
     shapes = [(len(values),)] if gradients is None else gradients.shapes
     coder = Coder(dtype, mode.bit_layout(dtype), level_chooser, codebooks, shapes, threads, request.counters)

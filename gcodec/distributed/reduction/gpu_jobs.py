@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ..gradients import Gradients
-from ..modes import Mode, NearLossless
+from ..modes import Mode
 from ..stats import Counters
 from ..transport.gpu import gpu_transport_of
 from ..transport.jobs import LaneJob, StartedJob, then
@@ -222,13 +222,8 @@ def _or_tell(lane: Lane, finish: Callable[[], Any]) -> Any:
 
 def _reduction(request: ReduceRequest, codebooks: GpuCodebooks | None, kind: type[GpuReduction]) -> GpuReduction:
     """Make the reduction of a request. Runs on the lane's thread, as optimizers' state is read here."""
-    dtype, mode, gradients = request.dtype, request.mode, request.gradients
-    level_chooser = None
-    if isinstance(mode, NearLossless):
-        assert gradients is not None
-        level_chooser = GpuLevelChooser(mode, gradients, dtype, request.contribution_scale)
-    coder = GpuCoder(dtype, mode, level_chooser, codebooks, request.counters)
-    values, result = request.flat, request.result
+    mode, values, result = request.mode, request.flat, request.result
+    coder = GpuCoder(request.dtype, mode, request.level_chooser(GpuLevelChooser), codebooks, request.counters)
     return kind(request.lane, coder, values, result, mean=request.mean, terms=mode.terms, label=request.label)
 
 

@@ -22,7 +22,9 @@ contributions. So the host waits once for each buffer, and the network has sums 
     network     contributions 0 | contributions 1, sums 0 | contributions 2, sums 1 | sums 2
     device                      | sums 0                  | sums 1, results 0       | sums 2, results 1 | results 2
 
-The result has the bits that the same all-reduce of tensors in CPU memory has.
+The result has the bits that the same all-reduce of tensors in CPU memory has, but in near-lossless mode where rows are
+predicted: frames from the host then keep all bits of their values. Why the two share no code is in
+docs/contributing/decisions/12-reductions.md.
 """
 
 from __future__ import annotations

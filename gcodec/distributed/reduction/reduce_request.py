@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from ...dtypes import DTYPES, DType
 from ..gradients import Gradients
-from ..modes import Mode
+from ..modes import Mode, NearLossless
 from ..stats import Counters
 from ..transport.lane import Lane
+from .level_chooser import LevelChooser
 
 TYPES = {getattr(torch, t.name): t for t in DTYPES if t.reducible}  #: that can be reduced, by torch's
+Chooser = TypeVar("Chooser", bound=LevelChooser)
 
 
 class ReduceRequest(NamedTuple):
@@ -44,7 +46,10 @@ class ReduceRequest(NamedTuple):
         """The type of the values."""
         return TYPES[self.flat.dtype]
 
-    @property
-    def contribution_scale(self) -> float:
-        """The weight of one rank's values in the step, against the result: 1 for a mean, the ranks for a sum."""
-        return 1.0 if self.mean else float(self.lane.size)
+    def level_chooser(self, kind: type[Chooser]) -> Chooser | None:
+        """Make what chooses levels; None where the mode has none. On the lane's thread, as it reads optimizers."""
+        if not isinstance(self.mode, NearLossless):
+            return None
+        assert self.gradients is not None
+        ranks_share = 1.0 if self.mean else float(self.lane.size)
+        return kind(self.mode, self.gradients, self.dtype, ranks_share)
