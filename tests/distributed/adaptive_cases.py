@@ -7,6 +7,7 @@ import copy
 import io
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -17,7 +18,6 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
-import gcodec
 import gcodec.distributed as gd
 from gcodec.adaptive import (
     Adaptive,
@@ -31,7 +31,16 @@ from gcodec.averaging.simulate import run_conversations
 from gcodec.compressors import Dense, TopK
 from gcodec.distributed.stats import Counters
 from tests.distributed.compressor_cases import Given, averages_at, gradients_of, said_of_unknown_name
-from tests.distributed.rank_basics import Net, batch_of, crc, rank
+from tests.distributed.rank_basics import (
+    Net,
+    assert_refused,
+    crc,
+    heard,
+    loss_at,
+    parts_of_step,
+    rank,
+    take_steps,
+)
 from tests.support.compressor_settings import gradients_at, same
 from tests.support.controller_settings import CONTROLLERS, PLANS, decisions
 
@@ -251,10 +260,8 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int, **optio
         assert results == wanted
         assert decisions(state.controller) == decided
         own = f"rank{rank()}"
-        for entries in ((), ("averager", "tensors")):
-            with contextlib.suppress(gcodec.InvalidArgument):
-                state.load_state_dict({"version": 1, own: {key: saved[own][key] for key in entries}})
-                raise AssertionError("a state without a controller was taken")
+        others = [{"version": 1, own: {key: saved[own][key] for key in keys}} for keys in ((), ("averager", "tensors"))]
+        assert_refused(*(partial(state.load_state_dict, other) for other in others))
     return wanted
 
 
@@ -300,12 +307,10 @@ def train(
     losses = []
     for step in range(steps):
         optimizer.zero_grad()
-        for part in range(accumulate):
-            x, y = batch_of(0)
-            with wrapped.no_sync() if part < accumulate - 1 else contextlib.nullcontext():
-                arguments = (x, step % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
-                loss = nn.functional.cross_entropy(wrapped(*arguments), y)
-                loss.backward()
+        for _ in parts_of_step(wrapped, accumulate):
+            uses = (step % 2 == 0,) if branch and ddp.get("find_unused_parameters") else ()
+            loss = loss_at(0, wrapped, *uses)
+            loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     assert len(state.stats()["buckets"]) >= 3
@@ -321,11 +326,7 @@ def join(group: dist.ProcessGroup, name: str) -> int:
     state = gd.AdaptiveGradients(wrapped, TopK(0.1), copy.deepcopy(CONTROLLERS[name]), optimizer=optimizer, group=group)
     wrapped.register_comm_hook(state, gd.hook)
     with wrapped.join():
-        for step in range(3 + 2 * rank()):
-            optimizer.zero_grad()
-            x, y = batch_of(step)
-            nn.functional.cross_entropy(wrapped(x), y).backward()
-            optimizer.step()
+        take_steps(range(3 + 2 * rank()), wrapped, optimizer)
     return crc(list(model.parameters()))
 
 
@@ -341,12 +342,9 @@ def fault(group: dist.ProcessGroup, name: str, kind: str) -> list[str]:
         for step in range(3):
             if rank() == 1 and kind == "rate":
                 state.optimizer.param_groups[0]["lr"] = 0.5
-            try:
-                with patch if step == 1 else contextlib.nullcontext():
-                    averages_at(step, model, wrapped)
-                results.append("")
-            except Exception as error:
-                results.append(f"{type(error).__name__}: {error}")
+            with patch if step == 1 else contextlib.nullcontext():
+                results.append(heard(partial(averages_at, step, model, wrapped), Exception).line)
+            if results[-1]:
                 break
     gd.close_lanes(group, patience=1.0)  # the next case gets a new one
     return results
@@ -357,13 +355,9 @@ def changing(group: dist.ProcessGroup, name: str) -> str:
     with given_model(group, name) as (model, wrapped, state):
         averages_at(0, model, wrapped)
         state.averager.plan = CompressionPlan(Dense(), smallest=7000)
-        try:
-            averages_at(1, model, wrapped)
-        except Exception as error:
-            return str(error)
-        finally:
-            gd.close_lanes(group, patience=1.0)
-    return ""
+        text = heard(lambda: averages_at(1, model, wrapped), Exception).text
+        gd.close_lanes(group, patience=1.0)
+    return text
 
 
 def unknown_name(group: dist.ProcessGroup, name: str) -> str:

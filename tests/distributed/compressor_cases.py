@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -25,7 +26,17 @@ from gcodec.compressors import DGC, Compressor, Dense, PowerSGD, TopK
 from gcodec.distributed.conversation import PAIRED, ConversationRunner
 from gcodec.distributed.transport.message_exchange import DueMessage, MessageExchange
 from gcodec.distributed.transport.transfers import Transfers
-from tests.distributed.rank_basics import Net, batch_of, crc, rank
+from tests.distributed.rank_basics import (
+    Net,
+    assert_refused,
+    batch_of,
+    crc,
+    heard,
+    loss_at,
+    parts_of_step,
+    rank,
+    take_steps,
+)
 from tests.support.compressor_settings import PROMISES, norm, same
 
 SHAPES = ((120, 70), (70,), (64, 9, 3, 3), (33, 200), (200,), (200, 51), (0, 4), (7, 7))
@@ -152,9 +163,7 @@ def resume(group: dist.ProcessGroup, name: str, first: int, second: int) -> None
         assert [
             crc(list(averages_at(step, model, wrapped).values())) for step in range(first, first + second)
         ] == wanted
-        with contextlib.suppress(gcodec.InvalidArgument):
-            state.load_state_dict({"version": 1, f"rank{1 - rank()}": {}})
-            raise AssertionError("another rank's state was taken")
+        assert_refused(lambda: state.load_state_dict({"version": 1, f"rank{1 - rank()}": {}}))
 
 
 def distributed_checkpoint(group: dist.ProcessGroup, name: str, folder: str) -> bool:
@@ -197,14 +206,13 @@ def train(
     losses = []
     for step in range(steps):
         optimizer.zero_grad()
-        for part in range(accumulate):
+        for _ in parts_of_step(wrapped, accumulate):
             x, y = batch_of(0)
             if poison and step == 1 and rank() == 0:
                 x[0, 0] = float("nan")
-            with wrapped.no_sync() if part < accumulate - 1 else contextlib.nullcontext():
-                arguments = (x, step % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
-                loss = nn.functional.cross_entropy(wrapped(*arguments), y)
-                loss.backward()
+            arguments = (x, step % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
+            loss = nn.functional.cross_entropy(wrapped(*arguments), y)
+            loss.backward()
         losses.append(float(loss))
         if poison and step == 1:  # a scaler would leave out this step
             assert all(bool(torch.isnan(param.grad).any()) for param in model.parameters() if param.grad is not None)
@@ -228,13 +236,12 @@ def unused(group: dist.ProcessGroup, name: str, told: bool, **ddp: Any) -> tuple
     weight, there = model.branch.weight, []
     total, owed = torch.zeros_like(weight), torch.zeros_like(weight)
     for step, uses in enumerate((True, False, rank() == 0, False, True)):
-        x, y = batch_of(step)
         model.zero_grad()
-        nn.functional.cross_entropy(wrapped(x, uses), y).backward()
+        loss_at(step, wrapped, uses).backward()
         there.append(weight.grad is not None)
         total += 0 if weight.grad is None else weight.grad
         if uses:
-            owed -= torch.autograd.grad(nn.functional.cross_entropy(alone(x), y), alone.branch.weight)[0]
+            owed -= torch.autograd.grad(loss_at(step, alone), alone.branch.weight)[0]
     owed += state.averager.memories["branch.weight"]["residual"]
     return there, [total.detach(), owed.detach()]
 
@@ -247,11 +254,7 @@ def join(group: dist.ProcessGroup, name: str) -> int:
     wrapped.register_comm_hook(state, gd.hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     with wrapped.join():
-        for step in range(3 + 2 * rank()):
-            optimizer.zero_grad()
-            x, y = batch_of(step)
-            nn.functional.cross_entropy(wrapped(x), y).backward()
-            optimizer.step()
+        take_steps(range(3 + 2 * rank()), wrapped, optimizer)
     return crc(list(model.parameters()))
 
 
@@ -298,18 +301,15 @@ def foreign_states(group: dist.ProcessGroup, controlled: bool) -> list[str]:
 
     wrapped, state = made(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)))
     wrapped(torch.randn(8, 64)).sum().backward()
-    saved, heard = state.state_dict(), []
+    saved, said = state.state_dict(), []
     others: list[Any] = [
         torch.compile(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))),
         nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 64)),
     ]
     for other in others:
         wrapped, state = made(other)
-        try:
-            state.load_state_dict(saved)
-        except gcodec.InvalidArgument as error:
-            heard.append(str(error))
-    return heard
+        said.append(heard(partial(state.load_state_dict, saved), gcodec.InvalidArgument).text)
+    return said
 
 
 def unknown_name(group: dist.ProcessGroup) -> str:
@@ -325,36 +325,27 @@ def added_parameter(group: dist.ProcessGroup) -> str:
     model.append(nn.Linear(8, 3))
     wrapped = DistributedDataParallel(model, process_group=group)
     wrapped.register_comm_hook(state, gd.hook)
-    try:
-        wrapped(torch.ones(2, 8)).sum().backward()
-    except (RuntimeError, gcodec.InvalidArgument) as error:  # of DDP, of the hook
-        return str(error)
-    return ""
+    # Of DDP, of the hook.
+    return heard(lambda: wrapped(torch.ones(2, 8)).sum().backward(), RuntimeError, gcodec.InvalidArgument).text
 
 
 def said_of_unknown_name(given: tuple[Given, Any, Any]) -> str:
     """Return what the first step of a model says once a compressor is set by such a name; empty if nothing."""
     model, wrapped, state = given
     state.compressors["module.parts.0"] = PowerSGD(2)
-    try:
-        averages_at(0, model, wrapped)
-    except (RuntimeError, gcodec.InvalidArgument) as error:  # of DDP, of the hook
-        return str(error)
-    return ""
+    # Of DDP, of the hook.
+    return heard(lambda: averages_at(0, model, wrapped), RuntimeError, gcodec.InvalidArgument).text
 
 
 def refusals(group: dist.ProcessGroup) -> None:
     """Check that arguments without a meaning are refused."""
     model = Given()
     plan = CompressionPlan(DGC(0.1), MomentumCorrection())
-    for call in (
+    assert_refused(
         lambda: gd.CompressedGradients(model, plan),
         lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.SGD(model.parameters(), 1, 0.9)),
         lambda: gd.CompressedGradients(model, plan, optimizer=torch.optim.Adam(model.parameters())),
-    ):
-        with contextlib.suppress(gcodec.InvalidArgument):
-            call()
-            raise AssertionError("not refused")
+    )
 
 
 def states_of_every_kind(group: dist.ProcessGroup) -> dict[str, Any]:
@@ -372,10 +363,8 @@ def states_of_other_kinds(group: dist.ProcessGroup) -> None:
     """Check that a state's checkpoint is refused by the states of other kinds."""
     states = states_of_every_kind(group)
     for name, state in states.items():
-        for other, saved in [(other, each.state_dict()) for other, each in states.items() if other != name]:
-            with contextlib.suppress(gcodec.InvalidArgument):
-                state.load_state_dict(saved)
-                raise AssertionError(f"{name} took the state of {other}")
+        others = [each.state_dict() for other, each in states.items() if other != name]
+        assert_refused(*(partial(state.load_state_dict, saved) for saved in others))
 
 
 def drawn(group: dist.ProcessGroup) -> bool:
@@ -415,11 +404,8 @@ def fault(group: dist.ProcessGroup, kind: str) -> list[str]:
     results = []
     with given_model(group, setting) as (model, wrapped, _), patch:
         for step in range(3):
-            try:
-                averages_at(step, model, wrapped)
-                results.append("")
-            except Exception as error:
-                results.append(f"{type(error).__name__}: {error}")
+            results.append(heard(partial(averages_at, step, model, wrapped), Exception).line)
+            if results[-1]:
                 break
     gd.close_lanes(group, patience=1.0)  # the next case gets a new one
     return results

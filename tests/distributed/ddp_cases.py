@@ -28,7 +28,23 @@ from gcodec.distributed.reduction import bypass as bypasses
 from gcodec.distributed.reduction import ways
 from gcodec.distributed.transport import transfers
 from gcodec.distributed.transport.lane import Lane
-from tests.distributed.rank_basics import Net, batch_of, crc, dense_sum, rank, same_bits, shown, size, slowed, values_at
+from tests.distributed.rank_basics import (
+    Net,
+    all_terms,
+    batch_of,
+    crc,
+    dense_sum,
+    from_all,
+    loss_at,
+    parts_of_step,
+    rank,
+    same_bits,
+    shown,
+    size,
+    slowed,
+    take_steps,
+    values_at,
+)
 
 MODES: dict[str, Any] = {
     "lossless": lambda optimizer: gd.Lossless(),
@@ -47,7 +63,7 @@ def rounded(values: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
 def accuracy(name: str, mantissa_bits: int) -> list[tuple[float, float]]:
     """Check the law of an accuracy, bit for bit, and return the errors of torch's hook of that name and of ours:
     the root of the mean square and the greatest, each against exact averages and relative to the term's size."""
-    terms = [values_at(who, 70_000, torch.float32) for who in range(size())]
+    terms = all_terms(70_000)
     exact_mean = sum(term.double() for term in terms) / size()
     results = []
     for ours in (False, True):
@@ -132,10 +148,8 @@ HeldUp.hook.__annotations__.clear()  # DDP compares them with its own classes
 def in_rank_order(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """A hook that averages as lossless mode promises to, without any compression."""
     buffer = bucket.buffer()
-    gathered = [torch.empty_like(buffer) for _ in range(size())]
-    dist.all_gather(gathered, buffer)
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(dense_sum(gathered, True))
+    future.set_result(dense_sum(from_all(buffer), True))
     return future
 
 
@@ -187,14 +201,12 @@ def train(
             state.mode = gd.NearLossless(optimizer, loss_scale=lambda: loss_scale) if mode == "near" else state.mode
         for step in range(steps):
             optimizer.zero_grad()
-            for part in range(accumulate):
+            for part in parts_of_step(wrapped, accumulate):
                 x, y = batch_of(step * accumulate + part)
                 if poison and step == 1 and rank() == 0:
                     x[0, 0] = float("nan")
-                silent = wrapped.no_sync() if part < accumulate - 1 else contextlib.nullcontext()
-                with silent:
-                    arguments = (x, (step + part) % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
-                    (nn.functional.cross_entropy(wrapped(*arguments), y) * loss_scale).backward()
+                arguments = (x, (step + part) % 2 == 0) if branch and ddp.get("find_unused_parameters") else (x,)
+                (nn.functional.cross_entropy(wrapped(*arguments), y) * loss_scale).backward()
             for param in model.parameters():
                 if param.grad is not None:
                     param.grad.div_(loss_scale)
@@ -215,8 +227,7 @@ def profiled() -> int:
         for step in range(3):  # whose first rebuilds the buckets
             before = state.stats()["calls"]
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-                x, y = batch_of(step)
-                nn.functional.cross_entropy(wrapped(x), y).backward()
+                loss_at(step, wrapped).backward()
             times = shown(profile, "gcodec:all_reduce")
             assert len(times) == state.stats()["calls"] - before
             assert all(time > 0 for time in times)
@@ -356,10 +367,9 @@ def complex_parameters(kind: str) -> tuple[int, float] | None:
     state = states[kind]()
     wrapped.register_comm_hook(state, gd.hook)
     for step in range(3):
-        x, y = batch_of(step)
-        for each, module in ((model, wrapped), (alone, alone)):
-            each.zero_grad()
-            nn.functional.cross_entropy(module(x), y).backward()
+        for module in (wrapped, alone):
+            module.zero_grad()
+            loss_at(step, module).backward()
         for averaged, own in zip(model.parameters(), alone.parameters(), strict=True):
             assert own.grad is not None
             dist.all_reduce(own.grad)
@@ -373,11 +383,7 @@ def join(mode: str | None) -> int:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with hooked(model, optimizer, mode) as (wrapped, _), wrapped.join():
-        for step in range(2 + 2 * rank()):
-            x, y = batch_of(step)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(wrapped(x), y).backward()
-            optimizer.step()
+        take_steps(range(2 + 2 * rank()), wrapped, optimizer)
     everywhere = [torch.zeros_like(param) for param in model.parameters()]
     for copy, param in zip(everywhere, model.parameters(), strict=True):
         copy.copy_(param.detach())
@@ -400,11 +406,8 @@ def resume(mode: str, first: int, second: int) -> tuple[list[Any], list[Any]]:
             if saved is not None:
                 state.load_state_dict(saved["hook"])
             for step in steps:
-                x, y = batch_of(step)
-                optimizer.zero_grad()
                 used = state._codebooks.digest
-                nn.functional.cross_entropy(wrapped(x), y).backward()
-                optimizer.step()
+                take_steps([step], wrapped, optimizer)
                 trace.append((crc(list(model.parameters())), used))
                 if step == first - 1:
                     file = io.BytesIO()
@@ -427,8 +430,7 @@ def distributed_checkpoint(folder: str) -> bool:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with hooked(model, optimizer, "lossless", {"refresh": gd.Refresh(interval=3)}) as (wrapped, state):
         for step in range(4):
-            x, y = batch_of(step)
-            nn.functional.cross_entropy(wrapped(x), y).backward()
+            loss_at(step, wrapped).backward()
         save({"hook": state}, checkpoint_id=folder)
         fresh = gd.CompressedAllreduce(refresh=gd.Refresh(interval=3), bypass=None)
         empty = fresh.state_dict()
@@ -474,10 +476,7 @@ def bypass(slow: str) -> list[int]:
     logging = mock.patch.object(bypasses._log, "info")
     with slowed(slow), logging as logged, hooked(model, optimizer, "near", options) as (wrapped, state):
         for step in range(24):
-            x, y = batch_of(step)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(wrapped(x), y).backward()
-            optimizer.step()
+            take_steps([step], wrapped, optimizer)
             counts.append(int(state.stats()["last_step"]["dense"]))
             assert (step < 11) == (state.stats()["bypass_gain"] != state.stats()["bypass_gain"])
         copy = gd.CompressedAllreduce(bypass=gd.Bypass(steps=2, every=8))

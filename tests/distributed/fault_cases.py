@@ -9,7 +9,6 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
@@ -18,7 +17,7 @@ from gcodec.distributed.reduction import coder
 from gcodec.distributed.transport import failures
 from gcodec.distributed.transport import lane as lanes
 from gcodec.distributed.transport.lane import lane_of
-from tests.distributed.rank_basics import Net, batch_of, patched, rank, sabotage, values_at
+from tests.distributed.rank_basics import Heard, Net, heard, loss_at, only_on, rank, sabotage, values_at
 
 
 def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool, str]:
@@ -32,9 +31,8 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
     tensor = terms.clone()
     options: dict[str, Any] = {"group": group, "smallest": 0, "threads": 1}
     guilty = rank() == culprit
-    undo = sabotage(kind) if guilty else None
-    name = text = following = ""
-    try:
+
+    def take_part() -> None:
         if guilty and kind == "mode":
             gd.allreduce(tensor, mode=gd.FixedBits(3), **options)
         elif guilty and kind in ("longer", "shorter"):
@@ -44,20 +42,12 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
             gd.allreduce(tensor, **options)
         elif not (guilty and kind == "silence"):
             gd.allreduce(tensor, **options)
-    except gcodec.GcodecError as error:
-        name, text = type(error).__name__, str(error)
-    except ZeroDivisionError as error:
-        name, text = "ZeroDivisionError", str(error)
-    finally:
-        if undo is not None:
-            undo()
+
+    with only_on(culprit, sabotage(kind)):
+        first = heard(take_part, gcodec.GcodecError, ZeroDivisionError)
     untouched = torch.equal(tensor, terms)
-    if name:
-        try:
-            gd.allreduce(tensor, **options)
-        except gcodec.PeerError as error:
-            following = str(error)
-    return name, text, untouched, following
+    following = heard(lambda: gd.allreduce(tensor, **options), gcodec.PeerError) if first.kind else Heard()
+    return *first, untouched, following.text
 
 
 def full_queue(culprit: int, patience: float) -> list[str]:
@@ -65,22 +55,15 @@ def full_queue(culprit: int, patience: float) -> list[str]:
     lane_of(group := dist.new_group(timeout=timedelta(seconds=60)), timedelta(seconds=patience))
     if rank() == culprit:
         return []
-    begun, texts = [], []
+    begun, texts = list[Any](), list[str]()
     with mock.patch.object(lanes, "_MAX_QUEUED", 3):
         lane_of(group)._queue.maxsize = 3
         for _ in range(9):
             try:
-                future = gd.allreduce(torch.ones(100_000), group, smallest=0, async_op=True)
-                assert future is not None
-                begun.append(future)
+                begun.append(gd.allreduce(torch.ones(100_000), group, smallest=0, async_op=True))
             except gcodec.PeerError as error:
                 texts.append(str(error))
-    for item in begun:
-        try:
-            item.wait()
-        except gcodec.PeerError as error:
-            texts.append(str(error))
-    return texts
+    return [*texts, *filter(None, (heard(item.wait, gcodec.PeerError).text for item in begun))]
 
 
 def death(culprit: int) -> tuple[list[tuple[str, str]], int]:
@@ -88,17 +71,11 @@ def death(culprit: int) -> tuple[list[tuple[str, str]], int]:
     looked for what another one may have said of why it has gone."""
     tensor = values_at(rank(), 4_000_000, torch.float32)
     gd.allreduce(tensor, smallest=0, timeout=timedelta(seconds=30))
-    if rank() == culprit:
-        patched(coder.Coder, "encode", lambda *_: os._exit(1))
-    heard = []
-    with mock.patch.object(failures, "_briefly", side_effect=failures._briefly) as looks:
-        for _ in range(4):
-            try:
-                gd.allreduce(tensor, smallest=0)
-            except gcodec.GcodecError as error:
-                heard.append((type(error).__name__, str(error)))
+    leaves = only_on(culprit, mock.patch.object(coder.Coder, "encode", lambda *_: os._exit(1)))
+    with leaves, mock.patch.object(failures, "_briefly", side_effect=failures._briefly) as looks:
+        errors = [heard(lambda: gd.allreduce(tensor, smallest=0)) for _ in range(4)]
         gd.close_lanes()
-    return heard, looks.call_count
+    return [(error.kind, error.text) for error in errors if error.kind], looks.call_count
 
 
 def backward_error() -> str:
@@ -107,16 +84,8 @@ def backward_error() -> str:
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=dist.new_group())
     state = gd.CompressedAllreduce(group=wrapped.process_group, smallest=0, timeout=timedelta(seconds=20))
     wrapped.register_comm_hook(state, gd.hook)
-    undo = sabotage("payload") if rank() == 1 else None
-    x, y = batch_of(0)
-    try:
-        nn.functional.cross_entropy(wrapped(x), y).backward()
-    except RuntimeError as error:
-        return str(error)
-    finally:
-        if undo is not None:
-            undo()
-    return ""
+    with only_on(1, sabotage("payload")):
+        return heard(lambda: loss_at(0, wrapped).backward(), RuntimeError).text
 
 
 def timeouts() -> list[timedelta]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,10 +15,21 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed.transport.lane import lane_of
-from tests.distributed.rank_basics import Net, batch_of, crc, rank, sabotage, size, slowed
+from tests.distributed.rank_basics import (
+    Net,
+    assert_refused,
+    crc,
+    heard,
+    loss_at,
+    only_on,
+    rank,
+    sabotage,
+    size,
+    slowed,
+    take_steps,
+)
 
 MODES: dict[str, Any] = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(8)}
 
@@ -37,8 +49,7 @@ def trained(model: nn.Module, steps: int = 4, accumulate: int = 1) -> list[torch
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for step in range(steps):
         for part in range(accumulate):
-            x, y = batch_of(step * accumulate + part)
-            nn.functional.cross_entropy(model(x).float(), y).backward()
+            loss_at(step * accumulate + part, model).backward()
         optimizer.step()
         optimizer.zero_grad()
     return [item.detach().full_tensor() for item in model.parameters()]  # type: ignore[attr-defined]
@@ -93,10 +104,7 @@ def bypass(slow: str, parameters: bool) -> tuple[list[float], int]:
     counts = [counting.stats()]
     with slowed(slow):
         for step in range(36):
-            x, y = batch_of(step)
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_steps([step], model, optimizer)
             counts.append(counting.stats())
     crcs = crc([item.detach().full_tensor() for item in model.parameters()])  # type: ignore[attr-defined]
     # Three units are reduced; each is gathered in the forward pass, and those below the model's own once more after it.
@@ -110,8 +118,8 @@ def beside_backward() -> tuple[list[str], bool]:
     mesh = init_device_mesh("cpu", (size(),), mesh_dim_names=("shard",))
     model = sharded(mesh)
     gd.compress_fsdp(model, parameters=False, smallest=1000, bypass=None, timeout=timedelta(seconds=50))
-    (x, y), happened, go_on = batch_of(0), list[str](), threading.Event()
-    nn.functional.cross_entropy(model(x), y).backward()
+    happened, go_on = list[str](), threading.Event()
+    loss_at(0, model).backward()
     wanted = [item.grad.full_tensor().clone() for item in model.parameters()]  # type: ignore[union-attr]
     model.zero_grad()
 
@@ -124,7 +132,7 @@ def beside_backward() -> tuple[list[str], bool]:
             go_on.set()
 
     model.deep.register_full_backward_pre_hook(let_go)  # type: ignore[union-attr]
-    loss = nn.functional.cross_entropy(model(x), y)
+    loss = loss_at(0, model)
     lane_of(mesh.get_group()).submit(hold_up)
     loss.backward()
     found = [item.grad.full_tensor() for item in model.parameters()]  # type: ignore[union-attr]
@@ -144,8 +152,7 @@ def read_in_backward(reader: int | None = None) -> bool:
     for item in model.parameters():
         if reader in (None, rank()):
             item.register_post_accumulate_grad_hook(read)
-    x, y = batch_of(0)
-    nn.functional.cross_entropy(model(x), y).backward()
+    loss_at(0, model).backward()
     same = all(torch.equal(own.grad.to_local(), value) for own, value in seen.items())  # type: ignore[union-attr]
     return same and (len(seen) > 0) == (reader in (None, rank()))
 
@@ -156,34 +163,20 @@ def damaged_at_the_end(by: int) -> str:
     model = Net()
     fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"), reshard_after_forward=False)
     gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
-    x, y = batch_of(0)
-    loss, undo = nn.functional.cross_entropy(model(x), y), None
-    if rank() == by:
-        undo = sabotage("payload")
-    try:
-        loss.backward()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        if undo is not None:
-            undo()
-    return ""
+    loss = loss_at(0, model)
+    with only_on(by, sabotage("payload")):
+        return heard(loss.backward, Exception).line
 
 
 def refusals() -> None:
     """Check that senseless arguments are refused."""
     mesh = init_device_mesh("cpu", (1, size()), mesh_dim_names=("rep", "shard"))
     near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
-    for call in (
+    assert_refused(
         lambda: gd.compress_fsdp(Net()),
         lambda: gd.compress_fsdp(sharded(mesh["shard"]), near),
         lambda: gd.compress_fsdp(sharded(mesh), replicas=mesh["rep"]),
-    ):
-        try:
-            call()
-        except gcodec.InvalidArgument:
-            continue
-        raise AssertionError("not refused")
+    )
 
 
 def replicated(how: str) -> list[str]:
@@ -210,15 +203,10 @@ def replicated(how: str) -> list[str]:
         fully_shard(units[0], mesh=mesh["rep"])
         for unit in (units[1], model):
             fully_shard(unit, mesh=mesh)
-    said = []
-    for replicas in (None, mesh["shard"]):
-        try:
-            gd.compress_fsdp(model, replicas=replicas)
-        except gcodec.GcodecError as error:
-            said.append(f"{type(error).__name__}: {error}")
+    said = [heard(partial(gd.compress_fsdp, model, replicas=each)).line for each in (None, mesh["shard"])]
     parts = [unit for unit in model.modules() if isinstance(unit, FSDPModule)]
     comms = [type(part._get_fsdp_state()._fsdp_param_groups[0]._reduce_scatter_comm).__name__ for part in parts]
-    return [*said, *sorted({*comms} - {"DefaultReduceScatter"})]
+    return [*filter(None, said), *sorted({*comms} - {"DefaultReduceScatter"})]
 
 
 def gathered(dtype: torch.dtype) -> dict[str, float]:
@@ -254,17 +242,8 @@ def corrupted(by: int, during: str) -> str:
     mesh = DeviceMesh.from_group(group, "cpu")
     model = sharded(mesh)
     gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
-    x, y = batch_of(0)
-    loss, undo = nn.functional.cross_entropy(model(x), y), None  # every unit has been gathered once
+    loss = loss_at(0, model)  # every unit has been gathered once
     if during == "forward":
         loss.backward()
-    if rank() == by:
-        undo = sabotage("payload")
-    try:
-        model(x) if during == "forward" else loss.backward()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        if undo is not None:
-            undo()
-    return ""
+    with only_on(by, sabotage("payload")):
+        return heard((lambda: loss_at(0, model)) if during == "forward" else loss.backward, Exception).line

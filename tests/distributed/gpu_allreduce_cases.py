@@ -9,9 +9,11 @@ lane's Gloo group, or as they would with it: by the same one collective of a gro
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
@@ -37,7 +39,19 @@ from gcodec.format.prelude import prelude_size
 from gcodec.frame.decode import read_start
 from gcodec.truncation.optimizers import levels_for, view_from_dump
 from tests.distributed import allreduce_cases, ddp_cases, fsdp_cases
-from tests.distributed.rank_basics import batch_of, crc, dense_sum, rank, same_bits, size, values_at
+from tests.distributed.rank_basics import (
+    Heard,
+    all_terms,
+    crc,
+    dense_sum,
+    heard,
+    loss_at,
+    only_on,
+    rank,
+    same_bits,
+    size,
+    values_at,
+)
 
 CALLS = {"fresh": 0, "encode": 0, "frames": 0}
 
@@ -178,67 +192,89 @@ def refreshes() -> tuple[int, int]:
     return CALLS["fresh"], CALLS["encode"]
 
 
+def damaged_by(culprit: int, is_due: Callable[[], bool], what: str = "payload") -> Any:
+    """Return the patch with which a rank sends damaged frames, or preludes of them, of the batches for which
+    ``is_due``, asked once for each batch, says so on it."""
+
+    def start_and_damage(tensors: Sequence[torch.Tensor], **options: Any) -> Any:
+        batch, due = start_batch(tensors, **options), is_due()
+        return damaged(batch, what) if due and rank() == culprit else batch
+
+    return mock.patch.object(CODEC, "start_batch", start_and_damage)
+
+
+def damaged(batch: Any, what: str) -> Any:
+    """Change a bit of each frame of a batch, or of each prelude."""
+    for frame in batch.frames if what == "payload" else ():
+        frame[len(frame) - len(frame) // 4] ^= 1
+    if what == "prelude":
+        batch.preludes = [bytes([*prelude[:-1], prelude[-1] ^ 1]) for prelude in batch.preludes]
+    return batch
+
+
+def going_on(n_looks: int) -> Any:
+    """Return the patch with which frames are not there yet when the host looks for them so many times."""
+
+    def start_and_go_on(*arguments: Any, **options: Any) -> Any:
+        batch = start_decode(*arguments, **options)
+        looks = iter(range(n_looks))
+        batch.ended = lambda: next(looks, None) is None  # as if the network still had the frames
+        return batch
+
+    return mock.patch.object(CODEC, "start_decode", start_and_go_on)
+
+
+def closed(group: dist.ProcessGroup) -> None:
+    """Close the lane of a group of which a rank has failed, once all ranks know that."""
+    dist.barrier()
+    gd.close_lanes(group, 1.0)
+
+
 def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
     """Run :func:`fault_cases.fault` as if on devices."""
     group = dist.new_group(timeout=timedelta(seconds=60))
     lane = lane_of(group, timedelta(seconds=2 if kind in ("size", "host") else 30))
     tensor = values_at(rank(), 400_000, torch.float32)
-    before, guilty = tensor.clone(), rank() == culprit
-    name = text = following = ""
-    with there(by), contextlib.ExitStack() as stack:
-        if guilty and kind == "host":
-            stack.enter_context(mock.patch.object(allreduce, "is_on_gpu", lambda tensor: False))
-        elif guilty:
-            stack.enter_context(mock.patch.object(CODEC, "start_batch", _sabotaged(kind)))
-        for attempt in range(2):
-            try:
-                gd.allreduce(tensor, group=group, smallest=0, threads=1)
-            except gcodec.GcodecError as error:
-                name, text, following = (
-                    (type(error).__name__, str(error), "") if attempt == 0 else (name, text, str(error))
-                )
-            except ZeroDivisionError as error:
-                name, text = "ZeroDivisionError", str(error)
-    dist.barrier()
+    before = tensor.clone()
+    if kind == "host":
+        patch = mock.patch.object(allreduce, "is_on_gpu", lambda tensor: False)
+    else:
+        patch = mock.patch.object(CODEC, "start_batch", _sabotaged(kind))
+    reduce = partial(gd.allreduce, tensor, group=group, smallest=0, threads=1)
+    with there(by), only_on(culprit, patch):
+        first, second = (heard(reduce, gcodec.GcodecError, ZeroDivisionError) for _ in range(2))
     assert lane.failure is not None
-    gd.close_lanes(group, 1.0)
-    return name, text, torch.equal(tensor, before), following
+    closed(group)
+    return *first, torch.equal(tensor, before), second.text
 
 
-def lost(culprit: int, by: str, compressed: bool) -> tuple[str, str]:
+def lost(culprit: int, by: str, compressed: bool) -> Heard:
     """An all-reduce of which a rank takes no part, or none any more when frames are to travel; its error."""
     group = dist.new_group(timeout=timedelta(seconds=60))
     lane_of(group, timedelta(seconds=2))
-    name = text = ""
+    reduce = partial(
+        gd.allreduce, values_at(rank(), 90_000, torch.float32), group=group, smallest=0 if compressed else 1 << 30
+    )
     with there(by), contextlib.ExitStack() as stack:
         if rank() == culprit:
             broken = mock.Mock(side_effect=RuntimeError("the device's network is gone"))
             for owner in (gpu_transport.NcclTransport, gpu_transport.StagedTransport):
                 for method in ("swap", "all_reduce"):
                     stack.enter_context(mock.patch.object(owner, method, broken))
-        try:
-            gd.allreduce(values_at(rank(), 90_000, torch.float32), group=group, smallest=0 if compressed else 1 << 30)
-        except gcodec.GcodecError as error:
-            name, text = type(error).__name__, str(error)
-    dist.barrier()
-    gd.close_lanes(group, 1.0)
-    return name, text
+        found = heard(reduce)
+    closed(group)
+    return found
 
 
 def silent(culprit: int) -> str:
     """An all-reduce that a rank does not come to; the error here."""
     group = dist.new_group(timeout=timedelta(seconds=60))
     lane_of(group, timedelta(seconds=2))
-    text = ""
+    reduce = partial(gd.allreduce, values_at(rank(), 90_000, torch.float32), group=group, smallest=0)
     with there("group"):
-        if rank() != culprit:
-            try:
-                gd.allreduce(values_at(rank(), 90_000, torch.float32), group=group, smallest=0)
-            except gcodec.PeerError as error:
-                text = str(error)
-    dist.barrier()
-    gd.close_lanes(group, 1.0)
-    return text
+        found = Heard() if rank() == culprit else heard(reduce, gcodec.PeerError)
+    closed(group)
+    return found.text
 
 
 def damaged_bucket(culprit: int, bucket: int, by: str, what: str) -> tuple[int, str]:
@@ -257,43 +293,43 @@ def damaged_bucket(culprit: int, bucket: int, by: str, what: str) -> tuple[int, 
     state = gd.CompressedAllreduce(group=group, smallest=0, bypass=None)
     held = ddp_cases.HeldUp(lane_of(group)) if what == "sums" else None
     model.register_comm_hook(state, gd.hook if held is None else held.hook)
-    step, calls, n_halves = 0, 0, 1 if size() == 2 else 2
+    n_halves = 1 if size() == 2 else 2
 
-    def start_and_damage(tensors: Sequence[torch.Tensor], **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        batch = start_batch(tensors, **options)
-        if rank() == culprit and (step, calls) == (2, 1 + n_halves * bucket + (what == "sums")):
-            if what == "payload":
-                for frame in batch.frames:
-                    frame[len(frame) - len(frame) // 4] ^= 1
-            else:
-                batch.preludes = [bytes([*prelude[:-1], prelude[-1] ^ 1]) for prelude in batch.preludes]
-        return batch
+    def train_step(step: int) -> None:
+        if held is not None and step:  # the first has its own buckets
+            held.begin_step()
+        model([values_at(rank() + step, n, torch.float32) for n in sizes]).backward()
 
-    def start_and_go_on(*arguments: Any, **options: Any) -> Any:
-        batch = start_decode(*arguments, **options)
-        batch.ended = lambda: False  # as if the network still had the frames
-        return batch
+    number = n_halves * bucket + (what == "sums")
+    damage = "payload" if what == "payload" else "prelude"
+    with there(by), going_on(1 << 30):
+        return failed_step(train_step, group, lambda step: damaged_by(culprit, counting_to(number, step == 2), damage))
 
-    with there(by), mock.patch.multiple(CODEC, start_batch=start_and_damage, start_decode=start_and_go_on):
-        for step in range(4):
-            calls = 0
-            if held is not None and step:  # the first has its own buckets
-                held.begin_step()
-            try:
-                model([values_at(rank() + step, n, torch.float32) for n in sizes]).backward()
-            except RuntimeError as error:
-                dist.barrier()
-                gd.close_lanes(group, 1.0)
-                return step, str(error)
+
+def counting_to(number: int, is_due: bool = True) -> Callable[[], bool]:
+    """Return a function that returns whether it has been called just ``number`` times before, if it ever may."""
+    calls = itertools.count()
+    return lambda: next(calls) == number and is_due
+
+
+def failed_step(
+    train_step: Callable[[int], None], group: dist.ProcessGroup, patch_at: Callable[[int], Any]
+) -> tuple[int, str]:
+    """Return the step that fails here, of the first four of a training, each with a patch, and its error."""
+    for step in range(4):
+        with patch_at(step):
+            # Work of torch makes a RuntimeError of an error of gcodec.
+            text = heard(partial(train_step, step), gcodec.GcodecError, RuntimeError).text
+        if text:
+            closed(group)
+            return step, text
     return -1, ""
 
 
 def followed_by_the_host() -> bool:
     """Check that an all-reduce on devices ends which has left its sums to a next job that is one of the host's."""
     gd.close_lanes()
-    terms = [values_at(who, 90_000, torch.float32) for who in range(size())]
+    terms = all_terms(90_000)
     mine, go_on = terms[rank()], threading.Event()
     results = [torch.empty_like(mine) for _ in range(2)]
     with there("group"):
@@ -378,20 +414,11 @@ def damaged_collective(culprit: int, number: int, by: str, plain: bool) -> list[
     """Several all-reduces, plain ones or of a process group, that wait for each other, of which a rank sends damaged
     frames of one; of each of them the error here, and whether its tensor is as it was."""
     gd.close_lanes()
-    group, calls, n_halves = dist.new_group(timeout=timedelta(seconds=30)), 0, 1 if size() == 2 else 2
+    group, n_halves = dist.new_group(timeout=timedelta(seconds=30)), 1 if size() == 2 else 2
     before = values_at(rank(), 90_000, torch.float32)
     tensors, found = [before.clone() for _ in range(3)], []
 
-    def start_and_damage(tensors: Sequence[torch.Tensor], **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        batch = start_batch(tensors, **options)
-        if rank() == culprit and calls == 1 + n_halves * number:
-            for frame in batch.frames:
-                frame[len(frame) - len(frame) // 4] ^= 1
-        return batch
-
-    with there(by), mock.patch.object(CODEC, "start_batch", start_and_damage):
+    with there(by), damaged_by(culprit, counting_to(n_halves * number)):
         options = gd.GroupOptions(smallest=0, bypass=None)
         made, held = collectives.Collectives(options, "group", on_gpu=True), ddp_cases.HeldUp(lane_of(group))
         held.begin_step()
@@ -402,13 +429,9 @@ def damaged_collective(culprit: int, number: int, by: str, plain: bool) -> list[
         held.let_go()
         for work, tensor in zip(works, tensors, strict=True):
             assert work is not None
-            try:
-                work.wait()
-                found.append(("", same_bits(tensor, before)))
-            except (gcodec.GcodecError, RuntimeError) as error:
-                found.append((str(error), same_bits(tensor, before)))
-    dist.barrier()
-    gd.close_lanes(group, 1.0)
+            text = heard(work.wait, gcodec.GcodecError, RuntimeError).text
+            found.append((text, same_bits(tensor, before)))
+    closed(group)
     return found
 
 
@@ -428,35 +451,13 @@ def damaged_fsdp(culprit: int, unit: int, is_read: bool) -> tuple[int, str]:
     for item in model.parameters():
         if is_read and rank() == 0:
             item.register_post_accumulate_grad_hook(lambda param: None)
-    step = calls = 0
 
-    def start_and_damage(tensors: Sequence[torch.Tensor], **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        batch = start_batch(tensors, **options)
-        if rank() == culprit and (step, calls) == (2, 1 + unit):
-            for frame in batch.frames:
-                frame[len(frame) - len(frame) // 4] ^= 1
-        return batch
+    def train_step(step: int) -> None:
+        model.zero_grad()  # gradients that are added to are read at once
+        loss_at(step, model).backward()
 
-    def start_and_go_on(*arguments: Any, **options: Any) -> Any:
-        batch = start_decode(*arguments, **options)
-        looks = iter(range(3))
-        batch.ended = lambda: next(looks, None) is None  # as if the network still had the frames
-        return batch
-
-    with there("group"), mock.patch.multiple(CODEC, start_batch=start_and_damage, start_decode=start_and_go_on):
-        for step in range(4):
-            calls = 0
-            model.zero_grad()  # gradients that are added to are read at once
-            x, y = batch_of(step)
-            try:
-                torch.nn.functional.cross_entropy(model(x), y).backward()
-            except (gcodec.GcodecError, RuntimeError) as error:  # torch's work makes the second of the first
-                dist.barrier()
-                gd.close_lanes(group, 1.0)
-                return step, str(error)
-    return -1, ""
+    with there("group"), going_on(3):
+        return failed_step(train_step, group, lambda step: damaged_by(culprit, counting_to(unit, step == 2)))
 
 
 def ends_of_private_groups(culprit: int) -> tuple[list[str], list[str]]:
@@ -620,12 +621,8 @@ def _sabotaged(kind: str) -> Any:
         calls += 1
         if kind == "exception" or (kind == "result" and calls == 2):
             raise ZeroDivisionError("a fault on purpose")
-        batch = start_batch([values[:-8] for values in tensors] if kind == "other values" else tensors, **options)
-        if kind == "payload":
-            for frame in batch.frames:
-                frame[len(frame) - len(frame) // 4] ^= 1
-        if kind == "prelude":
-            batch.preludes = [bytes([*prelude[:-1], prelude[-1] ^ 1]) for prelude in batch.preludes]
+        given = [values[:-8] for values in tensors] if kind == "other values" else tensors
+        batch = damaged(start_batch(given, **options), kind)
         if kind == "size":
             batch.frames = [frame[:-4] for frame in batch.frames]
         return batch

@@ -32,7 +32,7 @@ from gcodec.distributed.transport import lane as lanes
 from gcodec.gpu import gpu_memory
 from tests.distributed import fsdp_cases
 from tests.distributed.ddp_cases import Given, HeldUp
-from tests.distributed.rank_basics import batch_of, dense_sum, rank, same_bits, size, values_at
+from tests.distributed.rank_basics import all_terms, dense_sum, loss_at, rank, same_bits, size
 from tests.gpu.cuda_torch import TorchOnHost
 
 N_VALUES = 1 << 16  #: of each bucket: no rank's part is empty
@@ -163,7 +163,7 @@ def counts_of_a_step(mode: str, how: str) -> list[dict[str, int]]:
         how: "alone": each is done before the next comes; "queued": all have come before one is done.
     """
     gd.close_lanes()
-    terms = [values_at(who, N_VALUES, torch.float32) for who in range(size())]
+    terms = all_terms(N_VALUES)
     wanted = dense_sum(terms, True)
     chosen: Any = {"lossless": gd.Lossless(), "fixed": gd.FixedBits(5)}[mode]
     found = []
@@ -196,10 +196,9 @@ def counts_of_fsdp() -> tuple[dict[str, int], int]:
     counted = gd.compress_fsdp(
         model, parameters=False, smallest=1000, bypass=None, refresh=gd.Refresh(100, 9.0), timeout=timedelta(seconds=50)
     )
-    x, y = batch_of(0)
     with counting(), mock.patch.object(collectives, "is_on_gpu", lambda tensor: True):
         for _ in range(4):
-            loss, before = torch.nn.functional.cross_entropy(model(x), y), counted.stats()["calls"]
+            loss, before = loss_at(0, model), counted.stats()["calls"]
             COUNTS.clear()
             loss.backward()
             model.zero_grad()
@@ -212,7 +211,7 @@ def counts_of_collectives(n: int) -> dict[str, int]:
     gd.close_lanes()
     group = dist.group.WORLD
     assert group is not None
-    terms = [values_at(who, N_VALUES, torch.float32) for who in range(size())]
+    terms = all_terms(N_VALUES)
     options = gd.GroupOptions(smallest=0, bypass=None, refresh=gd.Refresh(100, 9.0))
     with counting(), mock.patch.object(collectives, "is_on_gpu", lambda tensor: True):
         counted, held = collectives.Collectives(options, "group", on_gpu=True), HeldUp(lanes.lane_of(group))

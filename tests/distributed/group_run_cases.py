@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch import nn
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
@@ -22,17 +21,21 @@ import gcodec
 import gcodec.distributed as gd
 from gcodec.distributed.reduction import coder
 from gcodec.distributed.transport.lane import lane_of
-from tests.distributed.group_cases import LARGE, terms
+from tests.distributed.group_cases import LARGE
 from tests.distributed.rank_basics import (
     Net,
-    batch_of,
+    all_terms,
     crc,
     dense_sum,
+    heard,
+    loss_at,
+    only_on,
     rank,
     sabotage,
     same_bits,
     size,
     slowed,
+    take_steps,
     values_at,
 )
 
@@ -59,11 +62,7 @@ def train_ddp(
     model = DistributedDataParallel(net, bucket_cap_mb=0.5, process_group=group, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     with model.join(enable=join, divide_by_initial_world_size=divide_by_initial):
-        for step in range(steps + join * rank()):
-            x, y = batch_of(step)
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        take_steps(range(steps + join * rank()), model, optimizer)
     parameters = [item.detach() for item in model.parameters()]
     return crc(parameters), [float(item.double().abs().sum()) for item in parameters]
 
@@ -77,10 +76,7 @@ def bypass(slow: str) -> tuple[list[float], list[float], int]:
     counts = []
     with slowed(slow):
         for step in range(36):
-            x, y = batch_of(step)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            take_steps([step], model, optimizer)
             counts.append([group.stats()[name] for name in ("dense", "calls")])
     dense, calls = ([after - before for before, after in pairwise([0, *of])] for of in zip(*counts, strict=True))
     return dense, calls, crc(list(model.parameters()))
@@ -96,7 +92,7 @@ def changing() -> tuple[list[bool], list[bool], int]:
         for step in range(42):
             before = group.stats()
             for n_values in (1000, 3000, 9000)[: 3 if step < 18 else 2]:
-                brought = terms(n_values * size())
+                brought = all_terms(n_values * size())
                 gaps, part = torch.zeros(n_values * size(), 2), torch.empty(n_values)
                 tensor = gaps[:, 0].copy_(brought[rank()])
                 dist.all_reduce(tensor, group=group)
@@ -116,21 +112,13 @@ def changing() -> tuple[list[bool], list[bool], int]:
 
 def corrupted(how: str, by: int) -> list[str]:
     """Return what this rank hears when one rank's messages are damaged, by every road a user can take."""
-    heard = []
+    lines = []
     for road in (_blocking, _asynchronous, _future, _functional, _scatter, _ddp):
         group = dist.new_group(backend="gcodec", timeout=timedelta(seconds=20))
-        undo = None
-        try:
-            dist.all_reduce(torch.ones(LARGE), group=group)  # the lane is there, and DDP's own messages come later
-            undo = sabotage(how) if rank() == by else None
-            road(group)
-            heard.append("")
-        except Exception as error:
-            heard.append(f"{type(error).__name__}: {error}")
-        finally:
-            if undo is not None:
-                undo()
-    return heard
+        dist.all_reduce(torch.ones(LARGE), group=group)  # the lane is there, and DDP's own messages come later
+        with only_on(by, sabotage(how)):
+            lines.append(heard(partial(road, group), Exception).line)
+    return lines
 
 
 def _blocking(group: dist.ProcessGroup) -> None:
@@ -160,23 +148,15 @@ def _scatter(group: dist.ProcessGroup) -> None:
 
 def _ddp(group: dist.ProcessGroup) -> None:
     model = DistributedDataParallel(Net(), bucket_cap_mb=0.5, process_group=group)
-    x, y = batch_of(0)
-    nn.functional.cross_entropy(model(x), y).backward()
+    loss_at(0, model).backward()
 
 
 def death(by: int) -> str:
     """Return what this rank hears when another has gone in the middle of an all-reduce."""
     tensor = torch.ones(LARGE * 4)
     dist.all_reduce(tensor)
-    leaves = mock.patch.object(coder.Coder, "encode", lambda *_: os._exit(1))
-    try:
-        with leaves if rank() == by else nullcontext():
-            dist.all_reduce(tensor)
-    except gcodec.GcodecError as error:
-        return str(error)
-    except RuntimeError as error:
-        return str(error)
-    return ""
+    with only_on(by, mock.patch.object(coder.Coder, "encode", lambda *_: os._exit(1))):
+        return heard(lambda: dist.all_reduce(tensor), gcodec.GcodecError, RuntimeError).text
 
 
 def ended() -> None:
@@ -209,7 +189,7 @@ def by_hand(n_groups: int, silent: int | None) -> list[int]:
         part = PrefixStore(f"by hand {silent} {number}/", store)
         group = gd.CompressedGroup.made_by_hand(part, rank(), size(), options, "by-hand")
         with mock.patch.object(dist, "is_initialized", return_value=False):
-            brought = terms(LARGE + number)
+            brought = all_terms(LARGE + number)
             tensor = brought[rank()].clone()
             group.allreduce([tensor], dist.AllreduceOptions()).wait()
             assert same_bits(tensor, dense_sum(brought, False))

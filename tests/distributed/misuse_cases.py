@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 from unittest import mock
@@ -32,7 +33,18 @@ from gcodec.distributed.transport import lane as lane_module
 from gcodec.distributed.transport.lane import Lane, lane_of
 from gcodec.distributed.transport.transfers import Transfers
 from gcodec.threads import Call
-from tests.distributed.rank_basics import Net, batch_of, crc, rank, sabotage, size
+from tests.distributed.rank_basics import (
+    Net,
+    assert_refused,
+    batch_of,
+    crc,
+    heard,
+    only_on,
+    rank,
+    sabotage,
+    size,
+    take_steps,
+)
 
 PATIENCE = timedelta(seconds=20)
 
@@ -50,21 +62,13 @@ class Training:
 
     def steps(self, n: int) -> int:
         """Take some steps and return a checksum of the parameters."""
-        for step in range(n):
-            x, y = batch_of(step)
-            self.optimizer.zero_grad()
-            nn.functional.cross_entropy(self.wrapped(x), y).backward()
-            self.optimizer.step()
+        take_steps(range(n), self.wrapped, self.optimizer)
         assert len(self.state.stats()["buckets"]) >= 3
         return crc(list(self.model.parameters()))
 
     def error(self, n: int = 3) -> str:
         """Return what the steps raise."""
-        try:
-            self.steps(n)
-        except (RuntimeError, gcodec.GcodecError) as error:  # of a future, of the hook
-            return str(error)
-        return ""
+        return heard(lambda: self.steps(n), RuntimeError, gcodec.GcodecError).text  # of a future, of the hook
 
 
 def near(training: Training, group: Any, **options: Any) -> Any:
@@ -90,11 +94,7 @@ def closed(state: str) -> bool:
         lane = lane_of(training.group)
         if closing:
             gd.close_lanes(training.group)
-            try:
-                lane.submit(lambda: None)
-                return False
-            except gcodec.GcodecError as error:
-                assert "closed" in str(error)
+            assert_refused(partial(lane.submit, lambda: None), by=gcodec.GcodecError, text="closed")
         results.append(training.steps(4))
     return results[0] == results[1]
 
@@ -103,17 +103,15 @@ def closed_when_broken(culprit: int) -> list[str]:
     """Return what steps raise after a fault, before and after the lane is closed."""
     training = Training(near)
     training.steps(2)
-    undo = sabotage("payload") if rank() == culprit else None
-    heard = [training.error(1)]
-    if undo is not None:
-        undo()
-    heard.append(training.error(1))
+    with only_on(culprit, sabotage("payload")):
+        texts = [training.error(1)]
+    texts.append(training.error(1))
     gd.close_lanes(training.group)
-    heard.append(training.error(1))
+    texts.append(training.error(1))
     fresh = torch.ones(3)
     gd.allreduce(fresh, training.group)
     assert (fresh == dist.get_world_size()).all()
-    return heard
+    return texts
 
 
 def late() -> list[str]:
@@ -204,9 +202,9 @@ def other_group() -> tuple[list[str], bool]:
         lambda training, _: near(training, None),
         lambda training, _: gd.AdaptiveGradients(training.model, TopK(0.1), GraVAC(TopK(0.1))),
     ]
-    heard = [Training(make, groups[rank()]).error(1) for make in for_the_world]
+    texts = [Training(make, groups[rank()]).error(1) for make in for_the_world]
     training = Training(lambda training, _: top(training, None), groups[rank()])
-    return heard, training.state.group is training.group and not training.error(2)
+    return texts, training.state.group is training.group and not training.error(2)
 
 
 def saved(state: str) -> tuple[bool, list[int]]:
@@ -272,21 +270,14 @@ def differing_groups(culprit: int, **other: Any) -> str:
     """Return what a collective of a process group says when one rank has another option than the rest."""
     options = gd.GroupOptions(timeout=PATIENCE, **(other if rank() == culprit else {}))
     group = dist.new_group(backend="gcodec", pg_options=options)
-    try:
-        dist.all_reduce(torch.ones(100_000), group=group)
-    except gcodec.GcodecError as error:
-        return str(error)
-    return ""
+    return heard(lambda: dist.all_reduce(torch.ones(100_000), group=group)).text
 
 
 def differing_diloco(culprit: int) -> str:
     """Return what DiLoCo says when one rank has another option than the rest."""
     outer = torch.optim.SGD(Net().parameters(), lr=0.7)
-    try:
-        gd.DiLoCo(outer, 3 if rank() == culprit else 2, group=dist.new_group(), timeout=PATIENCE)
-    except gcodec.GcodecError as error:
-        return str(error)
-    return ""
+    group, every = dist.new_group(), 3 if rank() == culprit else 2
+    return heard(lambda: gd.DiLoCo(outer, every, group=group, timeout=PATIENCE)).text
 
 
 def group_of_a_closed_lane() -> tuple[bool, bool]:
@@ -312,15 +303,13 @@ def changed(culprit: int) -> str:
 
 def in_a_callback() -> list[str]:
     """Return what an all-reduce raises that is started by what waits for another one, on the lane's thread."""
-    group, release, heard = dist.new_group(), threading.Event(), list[str]()
+    group, release, texts = dist.new_group(), threading.Event(), list[str]()
     lane_of(group, PATIENCE).submit(release.wait)
     future = gd.allreduce(torch.ones(30_000), group, async_op=True)
 
     def start_another(_: object) -> None:
-        try:
-            gd.allreduce(torch.ones(30_000), group, async_op=True)
-        except gcodec.Unsupported as error:
-            heard.append(str(error))
+        begin = partial(gd.allreduce, torch.ones(30_000), group, async_op=True)
+        texts.append(heard(begin, gcodec.Unsupported).text)
 
     after = future.get_future().then(start_another)
     release.set()
@@ -328,7 +317,7 @@ def in_a_callback() -> list[str]:
     total = torch.ones(30_000)
     gd.allreduce(total, group)
     assert bool((total == size()).all())
-    return heard
+    return texts
 
 
 def torn(culprit: int) -> str:
@@ -350,15 +339,12 @@ def torn_diloco(culprit: int) -> str:
     model = Net()
     diloco = gd.DiLoCo(torch.optim.SGD(model.parameters(), lr=0.7), 2, group=dist.new_group(), timeout=PATIENCE)
     saved = diloco.state_dict()
-    heard = ""
+    text = ""
     for step in range(4):
         if step == 2 and rank() == culprit:
             diloco.load_state_dict(saved | {"steps": 4})
-        try:
-            diloco.step()
-        except gcodec.GcodecError as error:
-            heard = str(error)
-    return heard
+        text = heard(diloco.step).text or text
+    return text
 
 
 def strangers(held: int) -> list[str]:

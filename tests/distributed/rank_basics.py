@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+import gcodec
 from gcodec.distributed.reduction import bypass as bypasses
 from gcodec.distributed.reduction import coder, reduce, ways
 from gcodec.distributed.transport import message
@@ -49,6 +50,18 @@ def values_at(who: int, n_values: int, dtype: torch.dtype, kind: str = "normal")
         at = torch.randint(0, 40, (n_values,), generator=random)
         values = torch.where(at < len(special), special[at.clamp(max=len(special) - 1)], values)
     return values.to(dtype)
+
+
+def all_terms(n_values: int, dtype: torch.dtype = torch.float32, kind: str = "normal") -> list[torch.Tensor]:
+    """Return what all ranks bring, by rank."""
+    return [values_at(who, n_values, dtype, kind) for who in range(size())]
+
+
+def from_all(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that ranks have in this one's place, by rank."""
+    everywhere = [torch.empty_like(tensor) for _ in range(size())]
+    dist.all_gather(everywhere, tensor.detach())
+    return everywhere
 
 
 def dense_sum(tensors: Sequence[torch.Tensor], mean: bool) -> torch.Tensor:
@@ -103,6 +116,66 @@ def batch_of(step: int, images: bool = False, n: int = 16) -> tuple[torch.Tensor
     return torch.randn(n, 48, generator=random), torch.randint(0, 10, (n,), generator=random)
 
 
+def loss_at(step: int, model: Callable[..., torch.Tensor], *more: Any) -> torch.Tensor:
+    """Return the loss of a network, to which ``more`` is handed on, at this rank's batch of a step."""
+    x, y = batch_of(step)
+    return nn.functional.cross_entropy(model(x, *more).float(), y)
+
+
+def take_steps(steps: Iterable[int], model: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer) -> float:
+    """Train a network by these steps, at whose ends its gradients are there; return the last loss."""
+    loss = torch.zeros(())
+    for step in steps:
+        optimizer.zero_grad()
+        loss = loss_at(step, model)
+        loss.backward()
+        optimizer.step()
+    return float(loss.detach())
+
+
+def parts_of_step(wrapped: Any, n_parts: int) -> Iterator[int]:
+    """Yield the numbers of a step's batches, of which DDP averages gradients with the last one only."""
+    for part in range(n_parts):
+        with wrapped.no_sync() if part < n_parts - 1 else contextlib.nullcontext():
+            yield part
+
+
+class Heard(NamedTuple):
+    """What has been raised here.
+
+    Attributes:
+        kind: the error's class; empty if there was none.
+        text: its text.
+    """
+
+    kind: str = ""
+    text: str = ""
+
+    @property
+    def line(self) -> str:
+        """Both, as the last line of a traceback; empty if there was no error."""
+        return f"{self.kind}: {self.text}" if self.kind else ""
+
+
+def heard(action: Callable[[], object], *kinds: type[BaseException]) -> Heard:
+    """Return which of these errors an action raises, those of gcodec by default; others go on."""
+    expected = kinds or (gcodec.GcodecError,)
+    try:
+        action()
+    except expected as error:
+        return Heard(type(error).__name__, str(error))
+    return Heard()
+
+
+def assert_refused(
+    *calls: Callable[[], object], by: type[BaseException] = gcodec.InvalidArgument, text: str = ""
+) -> None:
+    """Check that each of these calls raises this error, whose text has ``text`` in it."""
+    for number, call in enumerate(calls):
+        found = heard(call, by)
+        assert found.kind and text in found.text, f"call {number}: {found.line or 'not refused'}"
+
+
 def shown(profile: torch.profiler.profile, name: str) -> list[float]:
     """Return the microseconds of the events of a name that a profiler has seen."""
     return [event.time_range.elapsed_us() for event in profile.events() if event.name == name]
@@ -131,8 +204,13 @@ def slowed(slow: str) -> Iterator[None]:
         yield
 
 
+def only_on(culprit: int, patch: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which a rank, and no other one, has this patch."""
+    return patch if rank() == culprit else contextlib.nullcontext()
+
+
 def sabotage(kind: str) -> Any:
-    """Make this rank do wrong from here on; return what ends that."""
+    """Return the patch with which a rank does wrong, if it does by this kind of it."""
     original = coder.Coder.encode
     if kind == "header":
         write = message.Header.write_to
@@ -141,7 +219,7 @@ def sabotage(kind: str) -> Any:
             write(self, out)
             out[20] ^= 255
 
-        return patched(message.Header, "write_to", write_to)
+        return mock.patch.object(message.Header, "write_to", write_to)
 
     if kind == "result":
         decode = reduce.Reduction._decode
@@ -151,7 +229,7 @@ def sabotage(kind: str) -> Any:
             if slot.kind == message.RESULT:
                 raise ZeroDivisionError("a fault on purpose")
 
-        return patched(reduce.Reduction, "_decode", fail)
+        return mock.patch.object(reduce.Reduction, "_decode", fail)
 
     def encode(self: coder.Coder, bits: Any, begin: int, which: int, out: Any, rounded: Any = None) -> int:
         n_bytes = original(self, bits, begin, which, out, rounded)
@@ -161,11 +239,4 @@ def sabotage(kind: str) -> Any:
             raise ZeroDivisionError("a fault on purpose")
         return n_bytes
 
-    return patched(coder.Coder, "encode", encode)
-
-
-def patched(owner: Any, name: str, value: Any) -> Any:
-    """Put a value in place of an attribute; return what puts the old one back."""
-    patch = mock.patch.object(owner, name, value)
-    patch.start()
-    return patch.stop
+    return mock.patch.object(coder.Coder, "encode", encode)
