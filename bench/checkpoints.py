@@ -30,26 +30,12 @@ from torch.nn import functional
 from bench.codec import RESULTS
 from gcodec.archive import ArchiveReader
 from gcodec.archive.structure import flatten
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.timing import RoundTripError
 from gcodec.checkpoints import Checkpointer
 from gcodec.demo.data import build_vocabulary, read_standard_library
 from gcodec.demo.models import Transformer, decay_groups
 
-COLUMNS = (
-    "run",
-    "learning_rate",
-    "steps_between",
-    "method",
-    "part",
-    "checkpoints",
-    "state_bytes",
-    "stored_bytes",
-    "percent",
-    "save_seconds",
-    "load_seconds",
-    "load_last_seconds",
-)
 SERIES, WHOLE, TORCH = "gcodec series", "gcodec, each whole", "torch.save"
 CONTEXT, BATCH, WIDTH, LAYERS, VOCABULARY = 64, 4, 256, 4, 4096
 N_CHECKPOINTS = 10
@@ -151,9 +137,13 @@ def parts_of(folder: Path) -> Iterator[tuple[str, int, int]]:
     yield from ((part, before, round(after)) for part, (before, after) in sizes.items() if before > 1 << 20)
 
 
-def rows_of(run: Run, states: Sequence[dict[str, Any]], between: int) -> Iterator[list[object]]:
+def rows_of(run: Run, states: Sequence[dict[str, Any]], between: int) -> Iterator[NamedRow]:
     """Yield the rows of a run, method by method."""
-    begin = [run.name, f"{run.learning_rate:g}", between]
+    begin: NamedRow = {"run": run.name, "learning_rate": f"{run.learning_rate:g}", "steps_between": between}
+
+    def row_of(method: str, part: str, *taken: Any) -> NamedRow:
+        return begin | {"method": method, "part": part, "checkpoints": len(states)} | _sizes(*taken)
+
     for method, options in METHODS.items():
         with TemporaryDirectory() as folder:
             checkpoints, saving, loading, stored = Checkpointer(folder, **options), [], [], 0
@@ -167,10 +157,10 @@ def rows_of(run: Run, states: Sequence[dict[str, Any]], between: int) -> Iterato
                 loading.append(perf_counter() - start)
                 check(loaded, state)
             total = sum(info.state_bytes for info in checkpoints.overview())
-            yield [*begin, method, "all", len(states), *_row(total, stored, saving, loading)]
+            yield row_of(method, "all", total, stored, saving, loading)
             if "copy_in_memory" not in options:
                 for part, before, after in parts_of(Path(folder)):
-                    yield [*begin, method, part, len(states), *_row(before, after)]
+                    yield row_of(method, part, before, after)
     with TemporaryDirectory() as folder:
         saving, loading, stored = [], [], 0
         for step, state in enumerate(states):
@@ -182,12 +172,16 @@ def rows_of(run: Run, states: Sequence[dict[str, Any]], between: int) -> Iterato
             loaded = torch.load(path, weights_only=True)
             loading.append(perf_counter() - start)
             check(loaded, state)
-        yield [*begin, TORCH, "all", len(states), *_row(total, stored, saving, loading)]
+        yield row_of(TORCH, "all", total, stored, saving, loading)
 
 
-def _row(before: int, after: int, saving: Sequence[float] = (), loading: Sequence[float] = ()) -> list[object]:
-    seconds = [f"{median(saving):.3f}", f"{median(loading):.3f}", f"{loading[-1]:.3f}"] if saving else [""] * 3
-    return [before, after, f"{100 * after / before:.2f}", *seconds]
+def _sizes(before: int, after: int, saving: Sequence[float] = (), loading: Sequence[float] = ()) -> NamedRow:
+    seconds = {
+        "save_seconds": f"{median(saving):.3f}" if saving else "",
+        "load_seconds": f"{median(loading):.3f}" if saving else "",
+        "load_last_seconds": f"{loading[-1]:.3f}" if saving else "",
+    }
+    return {"state_bytes": before, "stored_bytes": after, "percent": f"{100 * after / before:.2f}", **seconds}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -201,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)  # for training alone; it is not measured
     trained = Training(width, layers)
     trained.take_steps(n_steps, 1e-3)
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     for run in RUNS:
         training, states = copy.deepcopy(trained), []
         for _ in range(n_checkpoints):
@@ -209,8 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             states.append(training.state(run))
         for row in rows_of(run, states, between):
             rows.append(row)
-            print(*row, flush=True)
-    write_table(options.out / "checkpoints.csv", COLUMNS, rows)
+            print(*row.values(), flush=True)
+    write_named(options.out / "checkpoints.csv", rows)
     return 0
 
 

@@ -29,9 +29,8 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import ROOT
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import write_named
 
-COLUMNS = ("case", "function", "types", "numba_seconds", "llvm_seconds", "callers")
 ALL = "(all)"
 _TYPES = ("float32", "bfloat16", "float16")
 
@@ -154,11 +153,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = []
     for case in list(CASES)[: 1 if options.quick else None]:
         for row in run(case):
-            table.append((case, row.function, row.n_types, f"{row.numba_seconds:.2f}", f"{row.llvm_seconds:.2f}",
-                          " ".join(row.callers)))  # fmt: skip
+            table.append(
+                {
+                    "case": case,
+                    "function": row.function,
+                    "types": row.n_types,
+                    "numba_seconds": f"{row.numba_seconds:.2f}",
+                    "llvm_seconds": f"{row.llvm_seconds:.2f}",
+                    "callers": " ".join(row.callers),
+                }
+            )
             if row.function == ALL:
-                print(*table[-1][:-1], flush=True)
-    write_table(options.out / "compiling.csv", COLUMNS, table)
+                print(
+                    case, row.function, row.n_types, table[-1]["numba_seconds"], table[-1]["llvm_seconds"], flush=True
+                )
+    write_named(options.out / "compiling.csv", table)
     return 0
 
 

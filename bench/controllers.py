@@ -33,11 +33,10 @@ from gcodec.adaptive import Bytes, Range
 from gcodec.adaptive.families import errors_of
 from gcodec.adaptive.knapsack import discretized, solve
 from gcodec.adaptive.multilevel import Chosen, ProbeResult, probe_settings
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.compressors import DGC, QSGD, Compressor, Place, PowerSGD, RandomK, RedSync, TopK
 
 FILE = "controllers.csv"
-COLUMNS = ("contest", "data", "values", "threads", "method", "seconds", "share", "bytes_saved")
 PERIOD = 500
 BINS = 10000
 FACTORS = (10, 1000)
@@ -75,7 +74,7 @@ def choose(errors: list[np.ndarray], costs: list[np.ndarray], references: list[i
     return solve(bins, costs, budget)
 
 
-def decisions(model: str, shapes: Sequence[tuple[int, ...]], threads: int) -> Iterator[list[object]]:
+def decisions(model: str, shapes: Sequence[tuple[int, ...]], threads: int) -> Iterator[NamedRow]:
     """Rows of the contest ``decide``."""
     tensors = [gradient(shape, number) for number, shape in enumerate(shapes)]
     n_values = sum(map(math.prod, shapes))
@@ -98,16 +97,16 @@ def decisions(model: str, shapes: Sequence[tuple[int, ...]], threads: int) -> It
         choose(errors, costs, references)
         chose = perf_counter() - start
         for method, took in (("errors", seconds), ("choose", chose)):
-            yield [
-                "decide",
-                f"{model}, {family}, {len(shapes)} layers",
-                n_values,
-                threads,
-                method,
-                f"{took:.6f}",
-                f"{took / PERIOD:.6f}",
-                f"{1 - sent / uniform:.4f}",
-            ]
+            yield {
+                "contest": "decide",
+                "data": f"{model}, {family}, {len(shapes)} layers",
+                "values": n_values,
+                "threads": threads,
+                "method": method,
+                "seconds": f"{took:.6f}",
+                "share": f"{took / PERIOD:.6f}",
+                "bytes_saved": f"{1 - sent / uniform:.4f}",
+            }
 
 
 def chosen(level: ProbeResult) -> torch.Tensor:
@@ -116,7 +115,7 @@ def chosen(level: ProbeResult) -> torch.Tensor:
     return level.compressor.indices
 
 
-def two_levels(n_values: int, rounds: int, threads: int) -> Iterator[list[object]]:
+def two_levels(n_values: int, rounds: int, threads: int) -> Iterator[NamedRow]:
     """Rows of the contest ``levels``."""
     flat = gradient((n_values,), 2)
     families: dict[str, Compressor] = {
@@ -140,7 +139,16 @@ def two_levels(n_values: int, rounds: int, threads: int) -> Iterator[list[object
             raise WrongResultError(f"{name}: the nested choice keeps {second.kept}, the direct one {first.kept}")
         times = seconds_of(methods, rounds)
         for method, seconds in times.items():
-            yield ["levels", name, n_values, threads, method, f"{seconds:.6f}", f"{seconds / times['direct']:.4f}", ""]
+            yield {
+                "contest": "levels",
+                "data": name,
+                "values": n_values,
+                "threads": threads,
+                "method": method,
+                "seconds": f"{seconds:.6f}",
+                "share": f"{seconds / times['direct']:.4f}",
+                "bytes_saved": "",
+            }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -161,8 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         torch.set_num_threads(before)
     for row in rows:
-        print(*row)
-    write_table(options.out / FILE, COLUMNS, rows)
+        print(*row.values())
+    write_named(options.out / FILE, rows)
     return 0
 
 

@@ -26,14 +26,13 @@ from torch.nn import functional
 import gcodec
 from bench.checkpoints import LAYERS, WIDTH, Training
 from bench.codec import RESULTS
-from bench.method_rows import APART, METHOD_COLUMNS, method_rows
+from bench.method_rows import APART, method_rows
 from bench.weight_sync import nudge
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.timing import CodecTask, copy_task
 from gcodec.demo.data import load_digits
 from gcodec.demo.models import DigitNet
 
-COLUMNS = ("weights", "learning_rate", "steps", "values", "changed_percent", "bound_bytes", *METHOD_COLUMNS)
 RATES = (1e-6, 3e-6, 1e-5)
 STEPS = (1, 8)
 MOVED = (0.1, 0.3, 0.5, 0.9)  #: share of an array, at its front, whose values all move far
@@ -164,14 +163,26 @@ def _xor(values: np.ndarray, base: np.ndarray, level: int) -> CodecTask:
 
 def rows_of(
     weights: str, rate: str, steps: int, values: np.ndarray, base: np.ndarray, rounds: int
-) -> Iterator[list[object]]:
+) -> Iterator[NamedRow]:
     """Yield a row for each method; other arguments as for :func:`bound_bytes`."""
     bound, changed = bound_bytes(values, base), 100 * float(np.count_nonzero(values != base)) / len(values)
-    for row in method_rows(methods(values, base), values.nbytes, bound, rounds):
-        yield [weights, rate, steps, len(values), f"{changed:.3f}", round(bound), *row]
+    begin = start_of(weights, rate, steps, len(values), changed, bound)
+    yield from (begin | row for row in method_rows(methods(values, base), values.nbytes, bound, rounds))
 
 
-def rows_of_parts(values: np.ndarray, base: np.ndarray, first: int, name: str, rounds: int) -> Iterator[list[object]]:
+def start_of(weights: str, rate: str, steps: int, n_values: int, changed: float, bound: float) -> NamedRow:
+    """Return the columns of an array, of which ``changed`` % differ."""
+    return {
+        "weights": weights,
+        "learning_rate": rate,
+        "steps": steps,
+        "values": n_values,
+        "changed_percent": f"{changed:.3f}",
+        "bound_bytes": round(bound),
+    }
+
+
+def rows_of_parts(values: np.ndarray, base: np.ndarray, first: int, name: str, rounds: int) -> Iterator[NamedRow]:
     """Yield rows for an array whose first ``first`` values moved far, as one frame and with a frame for each part."""
     parts, out = (slice(0, first), slice(first, len(values))), np.empty_like(values)
 
@@ -189,8 +200,8 @@ def rows_of_parts(values: np.ndarray, base: np.ndarray, first: int, name: str, r
     tasks = {name: task for name, task in methods(values, base).items() if name in SHOWN_OF_PARTS}
     bound = sum(bound_bytes(values[part], base[part]) for part in parts)
     changed = 100 * float(np.count_nonzero(values != base)) / len(values)
-    for row in method_rows(tasks | {APART: apart}, values.nbytes, bound, rounds):
-        yield [name, "", 1, len(values), f"{changed:.3f}", round(bound), *row]
+    begin = start_of(name, "", 1, len(values), changed, bound)
+    yield from (begin | row for row in method_rows(tasks | {APART: apart}, values.nbytes, bound, rounds))
 
 
 SHOWN_OF_PARTS = ("copy", "gcodec", "gcodec, predicted blocks")
@@ -231,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # for training alone; it is not measured
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     rounds, n_warmup = (1, 3) if options.quick else (5, 100)
     trainings: dict[str, Callable[[], Any]] = {
         "transformer": lambda: Training(*((64, 1) if options.quick else (WIDTH, LAYERS))),
@@ -246,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 base = weights_of(training.model)
                 training.take_steps(steps, rate)
                 rows += rows_of(name, f"{rate:g}", steps, weights_of(training.model), base, rounds)
-                print(*rows[-8], flush=True)
+                print(*rows[-8].values(), flush=True)
     random = np.random.default_rng(1)
     n_values = 1 << (16 if options.quick else 26)
     large = torch.randn(n_values, generator=torch.Generator().manual_seed(1)) * 0.02
@@ -260,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         moved = (base[:first].astype(np.uint32) << 16).view(np.float32) + random.normal(0, 1e-3, first)
         values[:first] = torch.from_numpy(moved).bfloat16().view(torch.int16).numpy().view(np.uint16)
         rows += rows_of_parts(values, base, first, f"{share:g} of an array moved far", rounds)
-    write_table(options.out / "differences.csv", COLUMNS, rows)
+    write_named(options.out / "differences.csv", rows)
     return 0
 
 

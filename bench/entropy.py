@@ -26,7 +26,7 @@ import numpy as np
 from bench.codec import RESULTS
 from bench.data import GROUPS, ROOT, default_folder, named_inputs, read_series
 from bench.stages import DECODING, ENCODING, VALUES, decoding_run, encoding_run, in_turn
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.inputs import REPEATABLE, Input, joined
 from gcodec.benchmark.measure import MEGA
 from gcodec.benchmark.settings import Setting, join_settings, lossless_setting
@@ -37,7 +37,6 @@ from gcodec.kernels.core.cpu_levels import LEVELS, level_for
 from gcodec.kernels.core.jit import kernel
 from gcodec.kernels.core.numba_private import has_features
 
-COLUMNS = ("data", "coder", "cpu", "heads", "bits_per_head", "encode_gheads_per_s", "decode_gheads_per_s")
 OURS = "gcodec"
 #: OpenZL's graphs, by the names of the tables.
 GRAPHS = {"huf0": "zl.huffman", "PivCo-Huffman": "zl.huffman_pivco"}
@@ -121,7 +120,7 @@ def ours_on(setting: Setting) -> tuple[dict[str, Callable[[], Any]], float]:
     return steps, 8 * symbol_bytes(frame.data, frame.offsets) / setting.data.bits.size
 
 
-def rows_of(setting: Setting, cpu: str, rounds: int, with_peers: bool) -> Iterator[list[object]]:
+def rows_of(setting: Setting, cpu: str, rounds: int, with_peers: bool) -> Iterator[NamedRow]:
     """Yield the rows of an array: of ours, and of the others if asked for; all take turns."""
     tasks, our_bits = ours_on(setting)
     bits = {OURS: our_bits}
@@ -134,15 +133,23 @@ def rows_of(setting: Setting, cpu: str, rounds: int, with_peers: bool) -> Iterat
         seconds[f"{OURS} {what}"] = seconds[what] - seconds[f"before {what}"]
     for name in bits:
         speeds = [f"{n_heads / seconds[f'{name} {what}'] / 1e9:.3f}" for what in ("encoding", "decoding")]
-        yield [setting.data.name, name, cpu if name == OURS else "", n_heads, f"{bits[name]:.3f}", *speeds]
+        yield {
+            "data": setting.data.name,
+            "coder": name,
+            "cpu": cpu if name == OURS else "",
+            "heads": n_heads,
+            "bits_per_head": f"{bits[name]:.3f}",
+            "encode_gheads_per_s": speeds[0],
+            "decode_gheads_per_s": speeds[1],
+        }
 
 
-def rows_here(folder: Path, n_values: int, rounds: int, cpu: str, with_peers: bool) -> list[list[object]]:
+def rows_here(folder: Path, n_values: int, rounds: int, cpu: str, with_peers: bool) -> list[NamedRow]:
     """Return the rows of all arrays, of kernels that are compiled for what this process was started for."""
     return [row for setting in settings_of(folder, n_values) for row in rows_of(setting, cpu, rounds, with_peers)]
 
 
-def rows_for(level: str, *arguments: object) -> list[list[object]]:
+def rows_for(level: str, *arguments: object) -> list[NamedRow]:
     """Return what :func:`rows_here` returns in a process of its own, whose kernels are those for a level of CPUs."""
     call = ", ".join(map(repr, (*arguments, level, level == best_level())))
     program = (
@@ -177,9 +184,9 @@ def main(arguments: list[str] | None = None) -> int:
         rows = rows_here(folder, n_values, rounds, best or "", True)
     else:
         rows = [row for level in levels for row in rows_for(level, folder, n_values, rounds)]
-    for row in sorted(rows, key=lambda row: str(row[0])):
-        print(*row, flush=True)
-    write_table(options.out / "entropy.csv", COLUMNS, rows)
+    for row in sorted(rows, key=lambda row: str(row["data"])):
+        print(*row.values(), flush=True)
+    write_named(options.out / "entropy.csv", rows)
     return 0
 
 

@@ -21,11 +21,10 @@ import torch
 
 import gcodec
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.options import DEFAULT_OPTIONS, EncoderOptions
 
 FILE = "features.csv"
-COLUMNS = ("group", "values", "frames", "feature", "bytes_with", "bytes_without", "growth_percent")
 #: Each feature, and the options without it; what is on by request only is measured by what it saves.
 WITHOUT = {
     "prediction": replace(DEFAULT_OPTIONS, prediction=False),
@@ -131,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folders", type=Path, nargs="*", help="folders with checkpoints")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     for group, tensors in groups_of(options.folders):
         n_values = sum(tensor.numel() for tensor in tensors)
         for together in (False, True):
@@ -140,9 +139,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 n_bytes = bytes_of(tensors, other, together=together)
                 sizes = (n_bytes, usual) if feature in ON_REQUEST else (usual, n_bytes)
                 growth = 100 * (sizes[1] / sizes[0] - 1)
-                rows.append([group, n_values, "one" if together else "many", feature, *sizes, f"{growth:.3f}"])
-                print(*rows[-1], flush=True)
-    write_table(options.out / FILE, COLUMNS, rows)
+                rows.append(
+                    {
+                        "group": group,
+                        "values": n_values,
+                        "frames": "one" if together else "many",
+                        "feature": feature,
+                        "bytes_with": sizes[0],
+                        "bytes_without": sizes[1],
+                        "growth_percent": f"{growth:.3f}",
+                    }
+                )
+                print(*rows[-1].values(), flush=True)
+    write_named(options.out / FILE, rows)
     return 0
 
 

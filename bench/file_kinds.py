@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 
 from bench.files import (
-    COLUMNS,
     LIBRARIES,
     ROUNDS,
     WORDS,
@@ -31,7 +30,7 @@ from bench.files import (
     with_files,
     zstd,
 )
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.peers import installed_version
 from gcodec.files import open_source, plan_file
 
@@ -118,7 +117,7 @@ def methods(dtype: str) -> Iterator[Method]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     options = with_files(arguments, "bench.file_kinds", __doc__.splitlines()[0])
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     for name, (package, write, of, dtype) in KINDS.items():
         if installed_version(package) is None:
             print(f"{package} is not installed: {name} is left out")
@@ -129,9 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write(partial_path, tensors_of(options.folder / f"{of}.safetensors"))
             partial_path.rename(path)
         for row in rows_of(path, dtype, 1 if options.quick else ROUNDS, partial(methods, dtype)):
-            rows.append([name, *row[1:]])
-            print(*rows[-1], flush=True)
-            write_table(options.out / "file_kinds.csv", COLUMNS, rows)
+            rows.append(row | {"file": name})
+            print(*rows[-1].values(), flush=True)
+            write_named(options.out / "file_kinds.csv", rows)
     return 0
 
 

@@ -39,23 +39,10 @@ import numpy as np
 import gcodec
 from bench.codec import RESULTS
 from bench.data import ROOT
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.peers import installed_version
 from gcodec.benchmark.timing import RoundTripError
 
-COLUMNS = (
-    "file",
-    "type",
-    "file_bytes",
-    "method",
-    "stored_bytes",
-    "percent",
-    "compress_seconds",
-    "restore_seconds",
-    "compress_cpu_seconds",
-    "restore_cpu_seconds",
-    "rounds",
-)
 FOLDER = ROOT / ".cache" / "bench" / "files"
 #: Width, layers and steps of the model, and of that of a quick run.
 BENCH_SIZES = {False: (1024, 8, 60), True: (64, 1, 2)}
@@ -338,7 +325,7 @@ def take_turn(method: Method, source: Path, folder: Path, turns: Turns, timed: b
 
 def rows_of(
     source: Path, dtype: str, n_rounds: int, make_methods: Callable[[], Iterator[Method]]
-) -> Iterator[list[object]]:
+) -> Iterator[NamedRow]:
     """Yield the row of each method on a file."""
     results = {method: Turns() for method in make_methods()}
     with TemporaryDirectory(dir=source.parent) as name:
@@ -348,17 +335,18 @@ def rows_of(
                     take_turn(method, source, Path(name), turns, timed=number > 0)
     before = source.stat().st_size
     for method, turns in results.items():
-        medians = [median(turn[kind] for turn in way) for kind in (0, 1) for way in (turns.compress, turns.restore)]
-        yield [
-            source.stem,
-            dtype,
-            before,
-            method.name,
-            turns.stored_bytes,
-            f"{100 * turns.stored_bytes / before:.2f}",
-            *(f"{seconds:.3f}" for seconds in medians),
-            len(turns.compress),
-        ]
+        ways = {"compress": turns.compress, "restore": turns.restore}
+        yield {
+            "file": source.stem,
+            "type": dtype,
+            "file_bytes": before,
+            "method": method.name,
+            "stored_bytes": turns.stored_bytes,
+            "percent": f"{100 * turns.stored_bytes / before:.2f}",
+            **{f"{name}_seconds": f"{median(turn[0] for turn in way):.3f}" for name, way in ways.items()},
+            **{f"{name}_cpu_seconds": f"{median(turn[1] for turn in way):.3f}" for name, way in ways.items()},
+            "rounds": len(turns.compress),
+        }
 
 
 def with_files(arguments: Sequence[str] | None, program: str, description: str) -> argparse.Namespace:
@@ -382,13 +370,13 @@ def with_files(arguments: Sequence[str] | None, program: str, description: str) 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     options = with_files(arguments, "bench.files", __doc__.splitlines()[0])
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     for name, dtype in FILES.items():
         rounds = 1 if options.quick else ROUNDS
         for row in rows_of(options.folder / f"{name}.safetensors", dtype, rounds, partial(methods, dtype)):
             rows.append(row)
-            print(*row, flush=True)
-            write_table(options.out / "files.csv", COLUMNS, rows)  # what is there when a run is cut off is kept
+            print(*row.values(), flush=True)
+            write_named(options.out / "files.csv", rows)  # what is there when a run is cut off is kept
     return 0
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from bench.gpu_device import Times, buffers_of, copy_speed, environment, gradients, reason_not_to, times
 from bench.gpu_peers import checked_ans, host_seconds
 from gcodec import FINE_LADDER, EncoderOptions, decode, gpu, sync
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.dtypes import BY_NAME
 from gcodec.format.modes import fixed, ladder, lossless
 from gcodec.frame.encode import encode_values
@@ -41,22 +41,6 @@ from gcodec.tensors import values_of
 from gcodec.truncation.optimizers import OptimizerView, hyper_from, levels_for, view_from_dump
 
 RESULTS = Path(__file__).resolve().parent / "results"
-COLUMNS = (
-    "device",
-    "dtype",
-    "mode",
-    "what",
-    "original_bytes",
-    "frame_bytes",
-    "bytes_per_value",
-    "roofline_GBps",
-    "GBps",
-    "of_roofline",
-    "kernels_us",
-    "call_us",
-    "host_us",
-    "spread",
-)
 TYPES, MODES = ("float32", "bfloat16", "float16"), ("lossless", "fixed 6", "ladder")
 SIZES = tuple(1 << log2 for log2 in (28, 26, 30, 24, 22, 20, 32))  #: the first ones matter most
 #: What comes first: a type, and a mode or something else that is measured.
@@ -88,26 +72,28 @@ class Line:
     frame_bytes: int
     copy: float
 
-    def row(self, what: str, took: Times, moved: float) -> Sequence[Any]:
+    def row(self, what: str, took: Times, moved: float) -> NamedRow:
         """One of something that took so long and cannot but move so many bytes."""
         import torch
 
         size = self.x.nbytes
         speed, maximum = size / took.kernels / 1e9, self.copy * 2 * size / moved
-        return (
-            torch.cuda.get_device_name(),
-            self.dtype,
-            self.mode,
-            what,
-            size,
-            self.frame_bytes,
-            f"{moved / self.x.numel():.3f}",
-            f"{maximum:.1f}",
-            f"{speed:.1f}",
-            f"{speed / maximum:.3f}",
-            *(f"{1e6 * each:.1f}" for each in (took.kernels, took.call, took.host)),
-            f"{took.spread:.3f}",
-        )
+        return {
+            "device": torch.cuda.get_device_name(),
+            "dtype": self.dtype,
+            "mode": self.mode,
+            "what": what,
+            "original_bytes": size,
+            "frame_bytes": self.frame_bytes,
+            "bytes_per_value": f"{moved / self.x.numel():.3f}",
+            "roofline_GBps": f"{maximum:.1f}",
+            "GBps": f"{speed:.1f}",
+            "of_roofline": f"{speed / maximum:.3f}",
+            "kernels_us": f"{1e6 * took.kernels:.1f}",
+            "call_us": f"{1e6 * took.call:.1f}",
+            "host_us": f"{1e6 * took.host:.1f}",
+            "spread": f"{took.spread:.3f}",
+        }
 
 
 def options_of(mode: str, dtype: str, x: Any) -> dict[str, Any]:
@@ -143,7 +129,7 @@ def verify(x: Any, dtype: str, mode: str, options: dict[str, Any], book: Any, fr
     assert torch.equal(result.cpu().view(torch.uint8), decode(bytes(frame.cpu().numpy())).view(torch.uint8))
 
 
-def measure(dtype: str, mode: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
+def measure(dtype: str, mode: str, size: int, copy: float, rounds: int) -> Iterator[NamedRow]:
     """Rows of the table for one input."""
     import torch
 
@@ -183,7 +169,7 @@ def measure(dtype: str, mode: str, size: int, copy: float, rounds: int) -> Itera
         yield row("host: decode", Times(back, back, 0.0, back), decoded)
 
 
-def measure_batch(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
+def measure_batch(dtype: str, size: int, copy: float, rounds: int) -> Iterator[NamedRow]:
     """Rows for as many values in tensors of 2 MB, all of them in one launch."""
     import torch
 
@@ -204,7 +190,7 @@ def measure_batch(dtype: str, size: int, copy: float, rounds: int) -> Iterator[S
     yield row(f"decode, {title}", took, size + n_bytes)
 
 
-def measure_levels(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
+def measure_levels(dtype: str, size: int, copy: float, rounds: int) -> Iterator[NamedRow]:
     """Rows for levels by optimizers' rules, alone and followed by encoding; state is of the gradient's type."""
     for name, (hyper, state) in RULES.items():
         buffers = [
@@ -244,7 +230,7 @@ def measure_levels(dtype: str, size: int, copy: float, rounds: int) -> Iterator[
         )
 
 
-def measure_ans(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
+def measure_ans(dtype: str, size: int, copy: float, rounds: int) -> Iterator[NamedRow]:
     """Rows for nvCOMP's ANS."""
     tensors = [gradients(dtype, size) for _ in range(buffers_of(size))]
     peer = checked_ans(dtype, tensors[0])
@@ -260,7 +246,7 @@ def measure_ans(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Seq
     yield row("nvCOMP ANS: decode", took, size + n_bytes)
 
 
-def measure_sync(dtype: str, size: int, copy: float, rounds: int) -> Iterator[Sequence[Any]]:
+def measure_sync(dtype: str, size: int, copy: float, rounds: int) -> Iterator[NamedRow]:
     """Rows for versions of weights of which 1 % change, in eight tensors: published and applied on the device, and by
     the host."""
     import torch
@@ -298,7 +284,7 @@ class Job(NamedTuple):
     """
 
     title: str
-    rows: Callable[[], Iterator[Sequence[Any]]]
+    rows: Callable[[], Iterator[NamedRow]]
 
 
 def jobs(sizes: Sequence[int], rounds: int) -> Iterator[Job]:
@@ -323,7 +309,7 @@ def jobs(sizes: Sequence[int], rounds: int) -> Iterator[Job]:
         yield from (job(dtype, what, size) for dtype, what in everything if (dtype, what) not in HEADLINES)
 
 
-def rows_within(wanted: Iterator[Job], seconds: float, problems: list[str]) -> Iterator[Sequence[Any]]:
+def rows_within(wanted: Iterator[Job], seconds: float, problems: list[str]) -> Iterator[NamedRow]:
     """Yield the rows of jobs, until the time is over.
 
     Args:
@@ -366,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     free = torch.cuda.mem_get_info()[0]
     problems: list[str] = []
     wanted = jobs([size for size in sizes if 16 * size < free], rounds)
-    write_table(options.out / "gpu.csv", COLUMNS, rows_within(wanted, options.seconds, problems))
+    write_named(options.out / "gpu.csv", rows_within(wanted, options.seconds, problems))
     print(*(f"failed: {problem}" for problem in problems), sep="\n")
     return 1 if problems else 0
 

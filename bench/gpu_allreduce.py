@@ -28,10 +28,9 @@ from time import perf_counter
 from typing import Any
 
 from bench.gpu_device import gradients, reason_not_to
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 
 RESULTS = Path(__file__).resolve().parent / "results"
-COLUMNS = ("device", "ranks", "wire", "dtype", "mode", "bytes", "milliseconds", "GBps")
 TYPES = ("float32", "bfloat16")
 SIZES = tuple(1 << log2 for log2 in (20, 24, 28, 30))
 MOST_RANKS = 8
@@ -165,7 +164,17 @@ def serve(rank: int, size: int, store: str, device: str, sizes: Sequence[int], r
                 verify(tensor, name, reduce, lambda: ways(weight.cpu())[as_on_host])  # noqa: B023 - called at once
                 took = milliseconds(tensor, reduce, rounds)
                 if rank == 0:
-                    answers.put((title, size, wire, dtype, name, n_bytes, f"{took:.3f}", f"{n_bytes / took / 1e6:.3f}"))
+                    row: NamedRow = {
+                        "device": title,
+                        "ranks": size,
+                        "wire": wire,
+                        "dtype": dtype,
+                        "mode": name,
+                        "bytes": n_bytes,
+                        "milliseconds": f"{took:.3f}",
+                        "GBps": f"{n_bytes / took / 1e6:.3f}",
+                    }
+                    answers.put(row)
     gd.close_lanes()
     dist.barrier()
     if rank == 0:
@@ -173,7 +182,7 @@ def serve(rank: int, size: int, store: str, device: str, sizes: Sequence[int], r
     dist.destroy_process_group()
 
 
-def rows_of(size: int, device: str, sizes: Sequence[int], rounds: int) -> list[Sequence[Any]]:
+def rows_of(size: int, device: str, sizes: Sequence[int], rounds: int) -> list[NamedRow]:
     """Return the rows of the table, for so many ranks. Raises RuntimeError where one of them fails."""
     context = multiprocessing.get_context("spawn")
     answers, rows = context.SimpleQueue(), []
@@ -187,7 +196,7 @@ def rows_of(size: int, device: str, sizes: Sequence[int], rounds: int) -> list[S
             member.start()
         try:
             while (row := _answer(answers, team)) is not None:
-                print(*row, sep=", ", flush=True)
+                print(*row.values(), sep=", ", flush=True)
                 rows.append(row)
         finally:
             for member in team:
@@ -223,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         size = min(max(torch.cuda.device_count(), 2), MOST_RANKS)
     sizes, rounds = (SIZES[:1], 3) if options.quick else (SIZES, 15)
-    write_table(options.out / "gpu-allreduce.csv", COLUMNS, rows_of(size, options.device, sizes, rounds))
+    write_named(options.out / "gpu-allreduce.csv", rows_of(size, options.device, sizes, rounds))
     return 0
 
 

@@ -21,7 +21,7 @@ import torch
 
 from bench.gpu_stub import StubMemory, stub_device, stub_tensor
 from gcodec import EncoderOptions, decode, encode, gpu
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.format.modes import lossless
 from gcodec.frame.decode import FrameReader
 from gcodec.frame.encode import encode_values
@@ -30,9 +30,9 @@ from gcodec.plan.request import EncodeRequest
 from gcodec.tensors import values_of
 
 RESULTS = Path(__file__).resolve().parent / "results"
-COLUMNS = ("what", "host_us", "launches", "uploads", "upload_bytes", "allocations", "waits")
 BATCH = 128  #: tensors of a batch
 N = 1 << 19  #: values of a tensor of it: 2 MiB of float32
+COUNTED = ("uploads", "upload_bytes", "allocations", "waits")  #: of what the device was asked, in the table
 
 
 def calls(n_batch: int = BATCH, n: int = N) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -66,7 +66,7 @@ def _frame(values: torch.Tensor) -> tuple[bytes, SharedCodebook]:
     return bytes(encode_values(request, plan)), shared
 
 
-def measure(call: Callable[[], Any], device: type[StubMemory], rounds: int) -> Sequence[Any]:
+def measure(call: Callable[[], Any], device: type[StubMemory], rounds: int) -> NamedRow:
     """Return the time of a call in microseconds, and what it asks of the device, once tables are kept there."""
     call()
     device.counts.update(dict.fromkeys(device.counts, 0))
@@ -78,8 +78,7 @@ def measure(call: Callable[[], Any], device: type[StubMemory], rounds: int) -> S
         repeats *= 2
         best = _took(call, repeats)
     best = min(best, *(_took(call, repeats) for _ in range(rounds)))
-    asked = (launches, *(counts[name] for name in COLUMNS[3:]))
-    return f"{1e6 * best / repeats:.1f}", *asked
+    return {"host_us": f"{1e6 * best / repeats:.1f}", "launches": launches, **{name: counts[name] for name in COUNTED}}
 
 
 def _took(call: Callable[[], Any], repeats: int) -> float:
@@ -99,9 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     with stub_device() as device:
         for what, call in calls(*((2, 1 << 15) if options.quick else ())):
-            rows.append((what, *measure(call, device, 1 if options.quick else options.rounds)))
-            print(*rows[-1], sep=", ", flush=True)
-    write_table(options.out / "gpu-host.csv", COLUMNS, rows)
+            rows.append({"what": what, **measure(call, device, 1 if options.quick else options.rounds)})
+            print(*rows[-1].values(), sep=", ", flush=True)
+    write_named(options.out / "gpu-host.csv", rows)
     return 0
 
 

@@ -26,10 +26,9 @@ import torch
 from bench.checkpoints import LAYERS, WIDTH, Run, Training, check
 from bench.codec import RESULTS
 from gcodec.archive.structure import flatten
-from gcodec.benchmark.csv_tables import read_table, write_table
+from gcodec.benchmark.csv_tables import NamedRow, read_table, write_named
 from gcodec.benchmark.timing import RoundTripError
 
-COLUMNS = ("integration", "data", "method", "original_bytes", "stored_bytes", "percent", "save_seconds", "load_seconds")
 STATE = Run("training", 1e-3)
 N_STEPS = 60
 CHUNK = 1 << 20  #: values
@@ -254,10 +253,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = read_table(file)[1] if file.exists() and len(options.only) < len(INTEGRATIONS) else []
     training = Training(*((64, 1) if options.quick else (WIDTH, LAYERS)))
     training.take_steps(2 if options.quick else 100, 1e-3)
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     for integration, (package, outcomes) in INTEGRATIONS.items():
         if integration not in options.only:
-            rows += [list(row.values()) for row in kept if row["integration"] == integration]
+            rows += [dict[str, object](row) for row in kept if row["integration"] == integration]
             continue
         if importlib.util.find_spec(package) is None:
             print(f"{package} is not installed: left out")
@@ -265,10 +264,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for data, method, outcome in outcomes(training):
             before, after, save, load = outcome
             rows.append(
-                [integration, data, method, before, after, f"{100 * after / before:.2f}", f"{save:.3f}", f"{load:.3f}"]
+                {
+                    "integration": integration,
+                    "data": data,
+                    "method": method,
+                    "original_bytes": before,
+                    "stored_bytes": after,
+                    "percent": f"{100 * after / before:.2f}",
+                    "save_seconds": f"{save:.3f}",
+                    "load_seconds": f"{load:.3f}",
+                }
             )
-            print(*rows[-1], flush=True)
-    write_table(file, COLUMNS, rows)
+            print(*rows[-1].values(), flush=True)
+    write_named(file, rows)
     return 0
 
 

@@ -32,7 +32,7 @@ import gcodec.distributed as gd
 from bench.cluster.gpt import PLAN, QUICK_PLAN, gpt_task
 from bench.cluster.training import WithLoss
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.demo.train import TrainingPlan, TrainingTask
 from gcodec.distributed.reduction import coder, reduce
 from gcodec.distributed.transport import transfers
@@ -44,7 +44,6 @@ MODES = ("exact", "optimizer", "bf16")
 SETTLE = 12  #: steps that do not count: buckets are rebuilt, codebooks made, and prediction tried
 #: What the hook's counters call seconds of stages, here of processor time; levels are part of encoding.
 STAGES = ("encode", "decode", "sum", "wait")
-COLUMNS = ("mode", "ratio", "lane_ms", "codec_ms", *(f"{stage}_ms" for stage in STAGES), "rest_ms")
 FILE = "lane.csv"
 
 
@@ -99,8 +98,8 @@ def _take_part(
         dist.all_reduce(total)
         if rank == 0:
             rows.append(row_of(mode, dict(zip(numbers, (total / 2).tolist(), strict=True))))
-            print(", ".join(f"{column} {cell}" for column, cell in zip(COLUMNS, rows[-1], strict=True)), flush=True)
-            write_table(out / FILE, COLUMNS, rows)
+            print(", ".join(f"{column} {cell}" for column, cell in rows[-1].items()), flush=True)
+            write_named(out / FILE, rows)
             if profile is not None:
                 pstats.Stats(profile).sort_stats("tottime").print_stats(40)
     dist.barrier()
@@ -108,11 +107,18 @@ def _take_part(
     dist.destroy_process_group()
 
 
-def row_of(mode: str, numbers: dict[str, float]) -> list[object]:
+def row_of(mode: str, numbers: dict[str, float]) -> NamedRow:
     """Return the row of a mode."""
     lane, codec = numbers["lane"], numbers["encode"] + numbers["decode"]
-    stages = [numbers[stage] for stage in STAGES]
-    return [mode, *(f"{number:.3f}" for number in (lane / codec, lane, codec, *stages, lane - sum(stages)))]
+    stages = {f"{stage}_ms": numbers[stage] for stage in STAGES}
+    columns = {
+        "ratio": lane / codec,
+        "lane_ms": lane,
+        "codec_ms": codec,
+        **stages,
+        "rest_ms": lane - sum(stages.values()),
+    }
+    return {"mode": mode, **{name: f"{number:.3f}" for name, number in columns.items()}}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import ROOT
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.inputs import Input
 from gcodec.benchmark.measure import MEGA
 from gcodec.benchmark.peers import PEERS, Peer, available
@@ -42,7 +42,6 @@ NAMES = (
     "ZipNN",
     "OpenZL entropy",
 )
-COLUMNS = ("codec", "bytes", "encoded_bytes", "encode_extra_bytes", "decode_extra_bytes", "round_trips", "growth_bytes")
 BYTES, SMALL = 256 * MEGA, MEGA
 ROUND_TRIPS = 1000
 OURS = {
@@ -123,17 +122,16 @@ def growth(name: str, n_bytes: int, round_trips: int) -> dict[str, int]:
     return {"growth_bytes": settle() - before}
 
 
-def rows(n_bytes: int, round_trips: int) -> Iterator[list[object]]:
+def rows(n_bytes: int, round_trips: int) -> Iterator[NamedRow]:
     """Yield the table, codec by codec; one that fails is left out, but not ours."""
     for name in contestants():
-        results: dict[str, object] = {"codec": name, "bytes": n_bytes, "round_trips": round_trips}
         try:
-            results |= in_child("peaks", name, n_bytes) | in_child("growth", name, SMALL, round_trips)
+            peaks, growth = in_child("peaks", name, n_bytes), in_child("growth", name, SMALL, round_trips)
         except GcodecError:
             if name in OURS:
                 raise
             continue
-        yield [results[column] for column in COLUMNS]
+        yield {"codec": name, "bytes": n_bytes, **peaks, "round_trips": round_trips, **growth}
 
 
 def in_child(function: str, *arguments: object) -> dict[str, int]:
@@ -159,9 +157,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     results = []
     for row in rows(*((8 * MEGA, 20) if options.quick else (BYTES, ROUND_TRIPS))):
-        print(*row, flush=True)
+        print(*row.values(), flush=True)
         results.append(row)
-    write_table(options.out / "memory.csv", COLUMNS, results)
+    write_named(options.out / "memory.csv", results)
     return 0
 
 

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gcodec.benchmark.csv_tables import NamedRow
 from gcodec.benchmark.timing import CodecTask, interleave
-
-#: What :func:`method_rows` yields for each method.
-METHOD_COLUMNS = (
-    "method",
-    "bytes",
-    "percent",
-    "of_bound",
-    "encode_seconds",
-    "decode_seconds",
-    "encode_of_copy",
-    "decode_of_copy",
-)
 
 APART = "gcodec, parts apart"  #: each part of an array as a frame of its own
 
 
-def method_rows(tasks: Mapping[str, CodecTask], raw_bytes: int, bound: float, rounds: int) -> Iterator[list[object]]:
+def method_rows(tasks: Mapping[str, CodecTask], raw_bytes: int, bound: float, rounds: int) -> Iterator[NamedRow]:
     """Yield a row for each method, after all have been checked to give the array back.
 
     Args:
@@ -37,13 +26,13 @@ def method_rows(tasks: Mapping[str, CodecTask], raw_bytes: int, bound: float, ro
     copied = timings["copy"]
     for name, timing in timings.items():
         size = sizes[name]
-        yield [
-            name,
-            size,
-            f"{100 * size / raw_bytes:.3f}",
-            f"{size / bound:.3f}",
-            f"{timing.encode:.5f}",
-            f"{timing.decode:.5f}",
-            f"{copied.encode / timing.encode:.3f}",
-            f"{copied.decode / timing.decode:.3f}",
-        ]
+        yield {
+            "method": name,
+            "bytes": size,
+            "percent": f"{100 * size / raw_bytes:.3f}",
+            "of_bound": f"{size / bound:.3f}",
+            "encode_seconds": f"{timing.encode:.5f}",
+            "decode_seconds": f"{timing.decode:.5f}",
+            "encode_of_copy": f"{copied.encode / timing.encode:.3f}",
+            "decode_of_copy": f"{copied.decode / timing.decode:.3f}",
+        }

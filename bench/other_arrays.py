@@ -21,29 +21,15 @@ import torch
 from bench.array_kinds import ArrayKind, array_kinds
 from bench.array_tables import FILE
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.inputs import Input
 from gcodec.benchmark.measure import COPY, MeasurementPlan, Result, compete
 from gcodec.benchmark.peers import PEERS, available
 from gcodec.benchmark.settings import Setting, lossless_setting
 
-COLUMNS = (
-    "group",
-    "array",
-    "source",
-    "dtype",
-    "values",
-    "codec",
-    "original_bytes",
-    "compressed_bytes",
-    "percent",
-    "encode_GBps",
-    "decode_GBps",
-    "encode_of_copy",
-    "decode_of_copy",
-)
 #: The peers of the table: what the page about gcodec's limits advises instead, and the one that is made for weights.
 NAMES = ("pcodec-8", "shuffle+zstd-3", "zstd-3", "ZipNN")
+SHOWN = ("array", "source", "dtype", "values", "codec", "percent", "encode_GBps", "decode_GBps")  #: while it runs
 ROUNDS, BUDGET = 5, 0.3
 AS_IT_IS = 1  #: byte that a turn has to have: each array is timed once in a turn, whole
 
@@ -58,28 +44,28 @@ def ratio(speed: float | None, other: float | None = 1.0) -> str:
     return f"{speed / other:.4f}" if speed and other else ""
 
 
-def rows_of(kind: ArrayKind, plan: MeasurementPlan, result: Result) -> Iterator[list[object]]:
+def rows_of(kind: ArrayKind, plan: MeasurementPlan, result: Result) -> Iterator[NamedRow]:
     """Yield a row for each type and codec; failures and notes are added to ``result``."""
     for data in kind.inputs():
         outcome = compete(data.name, [data], plan)
         copied = next(row for row in outcome.rows if row.codec == COPY)
         for row in outcome.rows:
             if row is not copied:
-                yield [
-                    kind.group,
-                    kind.name,
-                    kind.source,
-                    data.dtype,
-                    data.bits.size,
-                    row.codec,
-                    row.original_bytes,
-                    row.compressed_bytes,
-                    f"{row.percent:.3f}",
-                    ratio(row.encode_speed),
-                    ratio(row.decode_speed),
-                    ratio(row.encode_speed, copied.encode_speed),
-                    ratio(row.decode_speed, copied.decode_speed),
-                ]
+                yield {
+                    "group": kind.group,
+                    "array": kind.name,
+                    "source": kind.source,
+                    "dtype": data.dtype,
+                    "values": data.bits.size,
+                    "codec": row.codec,
+                    "original_bytes": row.original_bytes,
+                    "compressed_bytes": row.compressed_bytes,
+                    "percent": f"{row.percent:.3f}",
+                    "encode_GBps": ratio(row.encode_speed),
+                    "decode_GBps": ratio(row.decode_speed),
+                    "encode_of_copy": ratio(row.encode_speed, copied.encode_speed),
+                    "decode_of_copy": ratio(row.decode_speed, copied.decode_speed),
+                }
         result.extend(outcome)
 
 
@@ -104,11 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for kind in array_kinds(options.quick):
         for row in rows_of(kind, plan, result):
             rows.append(row)
-            print(*row[1:6], *row[8:11], flush=True)
+            print(*(row[name] for name in SHOWN), flush=True)
     print(*result.notes, *(f"ROUND TRIP FAILED: {text}" for text in result.failures), sep="\n")
     if result.failures:
         return 1
-    write_table(options.out / FILE, COLUMNS, rows)
+    write_named(options.out / FILE, rows)
     return 0
 
 

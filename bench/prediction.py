@@ -21,7 +21,7 @@ import gcodec
 from bench.codec import RESULTS
 from bench.data import default_folder
 from bench.record import VOCABULARY
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.inputs import Input
 from gcodec.benchmark.measure import OURS
 from gcodec.benchmark.peers import PEERS, Peer, available
@@ -29,7 +29,6 @@ from gcodec.benchmark.settings import lossless_setting
 from gcodec.benchmark.timing import CodecTask
 
 NAMES = ("shuffle+zstd-3", "OpenZL LZ", "pcodec-8")  #: the best of the peers on repeating rows, and on others
-COLUMNS = ("model", "layer", "step", "batch", "codec", "original_bytes", "compressed_bytes")
 
 
 def without_prediction(data: Input) -> CodecTask:
@@ -48,7 +47,7 @@ def contestants() -> list[Peer]:
     return [*ours, *available(peer for peer in PEERS if peer.name in NAMES)[0]]
 
 
-def rows_of(path: Path) -> Iterator[list[object]]:
+def rows_of(path: Path) -> Iterator[NamedRow]:
     """Yield the table for one model, layer by layer. Raises RoundTripError."""
     peers = contestants()
     with safe_open(path, "np") as file:
@@ -64,7 +63,15 @@ def rows_of(path: Path) -> Iterator[list[object]]:
             )
             for peer in peers:
                 if task := peer.bind(data):
-                    yield [path.stem, layer, step, batch, peer.name, data.nbytes, task.verify()]
+                    yield {
+                        "model": path.stem,
+                        "layer": layer,
+                        "step": step,
+                        "batch": batch,
+                        "codec": peer.name,
+                        "original_bytes": data.nbytes,
+                        "compressed_bytes": task.verify(),
+                    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = list(rows_of(path))
         print(f"{path.stem}: {len(results)} sizes", flush=True)
         rows += results
-    write_table(options.out / "prediction.csv", COLUMNS, rows)
+    write_named(options.out / "prediction.csv", rows)
     return 0
 
 

@@ -23,12 +23,11 @@ import zstandard
 from bench.codec import RESULTS
 from bench.data import ROOT
 from bench.files import LIBRARIES, Method, compress_in_process, compress_smallest, restore_in_process
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.peers import installed_version
 from gcodec.benchmark.timing import RoundTripError
 
 FILE = "public_models.csv"
-COLUMNS = ("model", "package", "type", "file_bytes", "method", "stored_bytes", "percent")
 FOLDER = ROOT / ".cache" / "bench" / "models"
 OURS = "gcodec"
 
@@ -125,7 +124,7 @@ def methods(path: Path, dtype: str) -> Iterator[Method]:
             yield Method(name, codec.compress, codec.restore)
 
 
-def rows_of(model: Model, dtype: str, path: Path, folder: Path) -> Iterator[list[object]]:
+def rows_of(model: Model, dtype: str, path: Path, folder: Path) -> Iterator[NamedRow]:
     """Yield the row of each method on a file of a model.
 
     Raises:
@@ -138,7 +137,15 @@ def rows_of(model: Model, dtype: str, path: Path, folder: Path) -> Iterator[list
         if restored.read_bytes() != whole:
             raise RoundTripError(f"{method.name}: {path.name} was not restored as it was")
         size = stored.stat().st_size
-        yield [model.name, model.package, dtype, len(whole), method.name, size, f"{100 * size / len(whole):.2f}"]
+        yield {
+            "model": model.name,
+            "package": model.package,
+            "type": dtype,
+            "file_bytes": len(whole),
+            "method": method.name,
+            "stored_bytes": size,
+            "percent": f"{100 * size / len(whole):.2f}",
+        }
         stored.unlink()
         restored.unlink()
 
@@ -151,15 +158,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     with TemporaryDirectory() as name:
         for model in MODELS:
             path = fetch(model, options.folder)
             for dtype, file in ((model.dtype, path), ("bfloat16", as_bfloat16(path, Path(name)))):
                 for row in rows_of(model, dtype, file, Path(name)) if file else ():
                     rows.append(row)
-                    print(*row, flush=True)
-    write_table(options.out / FILE, COLUMNS, rows)
+                    print(*row.values(), flush=True)
+    write_named(options.out / FILE, rows)
     return 0
 
 

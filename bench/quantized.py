@@ -21,11 +21,10 @@ import zstandard
 
 import gcodec
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.errors import GcodecError
 
 FILE = "quantized.csv"
-COLUMNS = ("file", "type", "bytes", "method", "percent", "compress_mb_per_s", "restore_mb_per_s")
 TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 OURS, ROUNDS = "gcodec", 3
 Compress = Callable[[Path], bytes]  #: returns what a file is compressed to
@@ -106,16 +105,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", type=Path, nargs="+", help=".gguf or .safetensors files")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     options = parser.parse_args(arguments)
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     with tempfile.TemporaryDirectory() as folder:
         for file in options.files:
             for kind, path in quantized_files(file, Path(folder)):
                 n_bytes = path.stat().st_size
                 for name, size, compress, restore in measure(path, Path(folder)):
-                    speeds = [f"{n_bytes / seconds / 1e6:.0f}" for seconds in (compress, restore)]
-                    rows.append([file.name, kind, n_bytes, name, f"{100 * size / n_bytes:.2f}", *speeds])
-                    print(*rows[-1], flush=True)
-    write_table(options.out / FILE, COLUMNS, rows)
+                    rows.append(
+                        {
+                            "file": file.name,
+                            "type": kind,
+                            "bytes": n_bytes,
+                            "method": name,
+                            "percent": f"{100 * size / n_bytes:.2f}",
+                            "compress_mb_per_s": f"{n_bytes / compress / 1e6:.0f}",
+                            "restore_mb_per_s": f"{n_bytes / restore / 1e6:.0f}",
+                        }
+                    )
+                    print(*rows[-1].values(), flush=True)
+    write_named(options.out / FILE, rows)
     return 0
 
 

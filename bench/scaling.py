@@ -22,7 +22,7 @@ import numpy as np
 import gcodec
 from bench.codec import RESULTS
 from bench.data import default_folder, named_inputs, read_series
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.inputs import GRADIENTS, Input
 from gcodec.benchmark.measure import COPY, MEGA
 from gcodec.benchmark.settings import lossless_setting
@@ -32,7 +32,6 @@ SIZES = tuple(4096 << 2 * step for step in range(10))  #: bytes: 4 KiB to 1 GiB
 CALLS = (1, 1024)  #: values
 A_TURN = 8 * MEGA  #: bytes in one turn at least: small sizes are coded several times
 MODEL = "transformer"
-COLUMNS = ("bytes", "codec", "threads", "memory", "compressed_bytes", "encode_GBps", "decode_GBps")
 EXISTING, NEW, SIDE_BY_SIDE = "existing", "new", "gcodec, two calls"
 _pool = ThreadPoolExecutor(2)
 
@@ -81,7 +80,7 @@ def tasks_of(data: Input) -> dict[tuple[str, int, str], CodecTask]:
     return results
 
 
-def rates(bits: np.ndarray, sizes: Sequence[int], rounds: int) -> Iterator[list[object]]:
+def rates(bits: np.ndarray, sizes: Sequence[int], rounds: int) -> Iterator[NamedRow]:
     """Rows of ``scaling.csv``."""
     for size in sizes:
         data = of_size(bits, size)
@@ -96,18 +95,18 @@ def rates(bits: np.ndarray, sizes: Sequence[int], rounds: int) -> Iterator[list[
         stored = len(lossless_setting(data).task().encode())
         for name, timing in timings.items():
             (codec, threads, memory), _ = tasks[name]
-            yield [
-                size,
-                codec,
-                threads,
-                memory,
-                size if codec == COPY else stored,
-                f"{size / timing.encode / GIGA:.3f}",
-                f"{size / timing.decode / GIGA:.3f}",
-            ]
+            yield {
+                "bytes": size,
+                "codec": codec,
+                "threads": threads,
+                "memory": memory,
+                "compressed_bytes": size if codec == COPY else stored,
+                "encode_GBps": f"{size / timing.encode / GIGA:.3f}",
+                "decode_GBps": f"{size / timing.decode / GIGA:.3f}",
+            }
 
 
-def calls_of(bits: np.ndarray, rounds: int) -> Iterator[list[object]]:
+def calls_of(bits: np.ndarray, rounds: int) -> Iterator[NamedRow]:
     """Rows of ``calls.csv``."""
     for count in CALLS:
         data = of_size(bits, count * bits.itemsize)
@@ -116,7 +115,12 @@ def calls_of(bits: np.ndarray, rounds: int) -> Iterator[list[object]]:
         for error in errors.values():
             raise error
         for memory, timing in timings.items():
-            yield [count, memory, f"{1e6 * timing.encode:.2f}", f"{1e6 * timing.decode:.2f}"]
+            yield {
+                "values": count,
+                "memory": memory,
+                "encode_us": f"{1e6 * timing.encode:.2f}",
+                "decode_us": f"{1e6 * timing.decode:.2f}",
+            }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,13 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     largest = 4 if options.quick else options.largest
     rows = []
     for row in rates(bits, [size for size in SIZES if size <= largest * MEGA], rounds):
-        print(*row, flush=True)
+        print(*row.values(), flush=True)
         rows.append(row)
-    write_table(options.out / "scaling.csv", COLUMNS, rows)
+    write_named(options.out / "scaling.csv", rows)
     calls = list(calls_of(bits, rounds))
-    write_table(options.out / "calls.csv", ("values", "memory", "encode_us", "decode_us"), calls)
+    write_named(options.out / "calls.csv", calls)
     for row in calls:
-        print(*row)
+        print(*row.values())
     return 0
 
 

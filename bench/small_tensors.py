@@ -22,9 +22,8 @@ import numpy as np
 
 import gcodec
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 
-COLUMNS = ("through", "tensors", "bytes", "many_bytes", "one_bytes", "many_cpu_seconds", "one_cpu_seconds", "times")
 SAVE, LOAD, ENCODE, DECODE = "save_file", "load_file", "encode, one by one", "decode, one by one"
 SAVE_CHANGES, LOAD_CHANGES = "save_file, 1 % changed", "load_file, 1 % changed"
 ROUNDS, N_TENSORS = 9, 500
@@ -59,7 +58,7 @@ def fastest(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
     return best
 
 
-def measure(count: int, rounds: int, folder: Path) -> list[tuple[object, ...]]:
+def measure(count: int, rounds: int, folder: Path) -> list[NamedRow]:
     """Return the table.
 
     Args:
@@ -100,7 +99,17 @@ def measure(count: int, rounds: int, folder: Path) -> list[tuple[object, ...]]:
         many, one = fastest(both, rounds)
         of_frames = name in (ENCODE, DECODE)
         sizes = [encoded(side) for side in sides] if of_frames else [path.stat().st_size for path in paths]
-        table.append((name, count, n_bytes, *sizes, f"{many:.5f}", f"{one:.5f}", f"{many / one:.2f}"))
+        row: NamedRow = {
+            "through": name,
+            "tensors": count,
+            "bytes": n_bytes,
+            "many_bytes": sizes[0],
+            "one_bytes": sizes[1],
+            "many_cpu_seconds": f"{many:.5f}",
+            "one_cpu_seconds": f"{one:.5f}",
+            "times": f"{many / one:.2f}",
+        }
+        table.append(row)
     return table
 
 
@@ -113,8 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         table = measure(20 if options.quick else N_TENSORS, 1 if options.quick else ROUNDS, Path(folder))
     for row in table:
-        print(*row)
-    write_table(options.out / "small_tensors.csv", COLUMNS, table)
+        print(*row.values())
+    write_named(options.out / "small_tensors.csv", table)
     return 0
 
 

@@ -25,12 +25,11 @@ import zstandard
 import gcodec
 from bench.checkpoints import LAYERS, WIDTH, Training
 from bench.codec import RESULTS
-from bench.method_rows import METHOD_COLUMNS, method_rows
-from gcodec.benchmark.csv_tables import write_table
+from bench.method_rows import method_rows
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.timing import CodecTask, copy_task
 from gcodec.dtypes import BY_NAME
 
-COLUMNS = ("array", "dtype", "values", "nonzero_percent", "bound_bytes", *METHOD_COLUMNS)
 TYPES = ("float32", "bfloat16")
 
 
@@ -90,11 +89,18 @@ def methods(bits: np.ndarray, dtype: str) -> dict[str, CodecTask]:
     }
 
 
-def rows_of(array: str, dtype: str, bits: np.ndarray, rounds: int) -> Iterator[list[object]]:
+def rows_of(array: str, dtype: str, bits: np.ndarray, rounds: int) -> Iterator[NamedRow]:
     """Yield a row for each method; other arguments as for :func:`bound_bytes`."""
     bound, share = bound_bytes(bits, dtype), 100 * float(np.count_nonzero(bits)) / len(bits)
     for row in method_rows(methods(bits, dtype), bits.nbytes, bound, rounds):
-        yield [array, dtype, len(bits), f"{share:.3f}", round(bound), *row]
+        yield {
+            "array": array,
+            "dtype": dtype,
+            "values": len(bits),
+            "nonzero_percent": f"{share:.3f}",
+            "bound_bytes": round(bound),
+            **row,
+        }
 
 
 def keep_largest(tensor: torch.Tensor, share: float) -> torch.Tensor:
@@ -134,12 +140,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "largest 0.1 % of the gradients": lambda: keep_largest(gradients, 0.001),
         "largest 10 % of the weights": lambda: keep_largest(weights, 0.1),
     }
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     for name, make in arrays.items():
         for dtype in TYPES:
             rows += rows_of(name, dtype, bits_of(make(), dtype), 1 if options.quick else 5)
-            print(*rows[-5], flush=True)
-    write_table(options.out / "sparse_values.csv", COLUMNS, rows)
+            print(*rows[-5].values(), flush=True)
+    write_named(options.out / "sparse_values.csv", rows)
     return 0
 
 

@@ -25,26 +25,13 @@ from xxhash import xxh3_128_hexdigest
 from bench.codec import RESULTS
 from bench.data import default_folder
 from bench.stages import inputs_of
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.measure import COPY, MEGA, OURS
 from gcodec.benchmark.settings import Setting
 from gcodec.benchmark.timing import GIGA, copy_task, interleave
 from gcodec.kernels.core.intrinsics import HAS_AVX2, HAS_AVX512
 
 VALUES = 64 * MEGA
-COLUMNS = (
-    "data",
-    "mode",
-    "path",
-    "bytes",
-    "compressed_bytes",
-    "copy_GBps",
-    "encode_GBps",
-    "decode_GBps",
-    "encode_of_copy",
-    "decode_of_copy",
-    "same_bytes",
-)
 NATIVE, AVX2, PORTABLE = "native", "AVX2", "portable"
 OWN = NATIVE if HAS_AVX512 or not HAS_AVX2 else AVX2  #: the path of this process
 CPUS = {AVX2: "x86-64-v3", PORTABLE: "x86-64-v2"}
@@ -113,30 +100,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         paths |= {
             path: partial(elsewhere, path) for path in CPUS if path == PORTABLE or not (options.quick or path == OWN)
         }
-    rows: list[list[str | float | int]] = []
+    rows: list[NamedRow] = []
     hashes: dict[tuple[object, object], object] = {}
     for path, run in paths.items():
         for result in run(folder, values, rounds):
             copy, encode, decode = (float(result[name]) for name in ("copy", "encode", "decode"))
-            key = result["data"], result["mode"]
-            same = hashes.setdefault(key, result["hash"]) == result["hash"]
+            same = hashes.setdefault((result["data"], result["mode"]), result["hash"]) == result["hash"]
             rows.append(
-                [
-                    *key,
-                    path,
-                    result["bytes"],
-                    result["compressed_bytes"],
-                    f"{copy:.3f}",
-                    f"{encode:.3f}",
-                    f"{decode:.3f}",
-                    f"{encode / copy:.4f}",
-                    f"{decode / copy:.4f}",
-                    "yes" if same else "no",
-                ]
+                {
+                    "data": result["data"],
+                    "mode": result["mode"],
+                    "path": path,
+                    "bytes": result["bytes"],
+                    "compressed_bytes": result["compressed_bytes"],
+                    "copy_GBps": f"{copy:.3f}",
+                    "encode_GBps": f"{encode:.3f}",
+                    "decode_GBps": f"{decode:.3f}",
+                    "encode_of_copy": f"{encode / copy:.4f}",
+                    "decode_of_copy": f"{decode / copy:.4f}",
+                    "same_bytes": "yes" if same else "no",
+                }
             )
-            print(*rows[-1], flush=True)
-    write_table(options.out / "speed.csv", COLUMNS, rows)
-    return 0 if all(row[-1] == "yes" for row in rows) else 1
+            print(*rows[-1].values(), flush=True)
+    write_named(options.out / "speed.csv", rows)
+    return 0 if all(row["same_bytes"] == "yes" for row in rows) else 1
 
 
 if __name__ == "__main__":

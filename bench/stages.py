@@ -28,7 +28,7 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import DTYPES, default_folder, named_inputs, read_series
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.inputs import GRADIENTS, REPEATABLE, joined
 from gcodec.benchmark.measure import MEGA
 from gcodec.benchmark.settings import Setting, join_settings, lossless_setting, near_lossless_setting
@@ -48,7 +48,6 @@ from gcodec.kernels.planes import layouts
 from gcodec.plan import plan as planning
 from gcodec.plan import sampling
 
-COLUMNS = ("data", "mode", "direction", "stage", "values", "ns_per_value", "share")
 WHOLE, FLOOR, PYTHON = "whole", "floor", "Python"
 #: Stages in the order in which the block loop comes to them; the last is what the loop itself still adds.
 ENCODING = ("rounding", "references, symbols", "planes", "symbol coding", "checksum")
@@ -223,22 +222,22 @@ def stages_of(run: Run, copy: CodecTask, moved: float, rounds: int) -> dict[str,
     return {**results, WHOLE: times[WHOLE], FLOOR: moved * times[FLOOR]}
 
 
-def rows_of(title: str, setting: Setting, rounds: int) -> Iterator[list[object]]:
+def rows_of(title: str, setting: Setting, rounds: int) -> Iterator[NamedRow]:
     """Yield the table's rows for a mode on an input, both directions."""
     task, data = setting.task(), setting.data
     moved = (data.nbytes + task.verify()) / (2 * data.nbytes)
     for direction, run in (("encode", encoding_run(task, bool(setting.key))), ("decode", decoding_run(task))):
         seconds = stages_of(run, copy_task(data.bits), moved, rounds)
         for stage, time in seconds.items():
-            yield [
-                title,
-                setting.mode,
-                direction,
-                stage,
-                data.bits.size,
-                f"{1e9 * time / data.bits.size:.4f}",
-                f"{time / seconds[WHOLE]:.4f}",
-            ]
+            yield {
+                "data": title,
+                "mode": setting.mode,
+                "direction": direction,
+                "stage": stage,
+                "values": data.bits.size,
+                "ns_per_value": f"{1e9 * time / data.bits.size:.4f}",
+                "share": f"{time / seconds[WHOLE]:.4f}",
+            }
 
 
 def inputs_of(folder: Path, values: int) -> Iterator[tuple[str, list[Setting]]]:
@@ -268,8 +267,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for setting in settings:
             results = list(rows_of(title, setting, rounds))
             rows += results
-            print(f"{title}, {setting.mode}: " + ", ".join(f"{row[3]} {row[5]}" for row in results), flush=True)
-    write_table(options.out / "stages.csv", COLUMNS, rows)
+            print(
+                f"{title}, {setting.mode}: " + ", ".join(f"{row['stage']} {row['ns_per_value']}" for row in results),
+                flush=True,
+            )
+    write_named(options.out / "stages.csv", rows)
     return 0
 
 

@@ -27,11 +27,10 @@ import numpy as np
 
 from bench.codec import RESULTS
 from bench.data import ROOT
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.peers import installed_version
 from gcodec.errors import GcodecError
 
-COLUMNS = ("case", "codec", "cache", "seconds", "cpu_seconds", "page_faults")
 ROUNDS, QUICK = 5, ("import", "help")
 SLOW = 10.0  #: seconds after which a process that uses what was installed is not started again
 COMPRESS, HELP, HOOK, INSTALL = "compress a 24 MB file", "help", "hook", "pip install"
@@ -252,10 +251,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         write_values(Path(folder) / "values.npy")
         for case, cache, taken in measure(cases, Path(folder), 1 if options.quick else ROUNDS, not options.quick):
-            row = (case.name, case.codec, cache, f"{taken.seconds:.3f}", f"{taken.cpu_seconds:.3f}", taken.page_faults)
-            print(*row, flush=True)
+            row: NamedRow = {
+                "case": case.name,
+                "codec": case.codec,
+                "cache": cache,
+                "seconds": f"{taken.seconds:.3f}",
+                "cpu_seconds": f"{taken.cpu_seconds:.3f}",
+                "page_faults": taken.page_faults,
+            }
+            print(*row.values(), flush=True)
             table.append(row)
-    write_table(options.out / "startup.csv", COLUMNS, table)
+    write_named(options.out / "startup.csv", table)
     return 0
 
 

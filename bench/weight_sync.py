@@ -28,31 +28,15 @@ import torch
 
 from bench.checkpoints import LAYERS, WIDTH, Training
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.benchmark.timing import RoundTripError
 from gcodec.sync import Publisher, Subscriber, VersionFolder
 
-COLUMNS = (
-    "weights",
-    "type",
-    "learning_rate",
-    "values",
-    "versions",
-    "changed_percent",
-    "raw_bytes",
-    "anchor_bytes",
-    "difference_bytes",
-    "percent",
-    "publish_seconds",
-    "send_seconds",
-    "apply_seconds",
-    "peak_bytes",
-)
 RATES = (1e-6, 3e-6, 1e-5, 1e-4)
 TYPES = ("float32", "bfloat16", "float8_e4m3fn")
 TRAINED, LARGE = "transformer in training", "large state"
 N_VERSIONS, N_LARGE = 10, 3
-ROWS, COLUMNS_OF_ONE = 8192, 8192  #: shape of a tensor of the large state
+ROWS, COLUMNS = 8192, 8192  #: shape of a tensor of the large state
 
 
 class Tally:
@@ -95,28 +79,28 @@ class Tally:
         self.raw_bytes, self.n_values = version.stats.raw_bytes, version.stats.n_values
         self._last = version
 
-    def row(self, weights: str, rate: float) -> list[object]:
+    def row(self, weights: str, rate: float) -> NamedRow:
         """Return the row of all steps, after an anchor has been made of the last."""
         self.anchor_bytes = len(self._last.anchor())
         size, peak = median(self.sizes), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._folder.cleanup()
-        return [
-            weights,
-            self.dtype,
-            f"{rate:g}",
-            self.n_values,
-            len(self.sizes),
-            f"{100 * median(self.changed):.3f}",
-            self.raw_bytes,
-            self.anchor_bytes,
-            round(size),
-            f"{100 * size / self.raw_bytes:.3f}",
-            *(f"{median(seconds):.3f}" for seconds in self.seconds.values()),
-            peak if weights == LARGE else "",
-        ]
+        return {
+            "weights": weights,
+            "type": self.dtype,
+            "learning_rate": f"{rate:g}",
+            "values": self.n_values,
+            "versions": len(self.sizes),
+            "changed_percent": f"{100 * median(self.changed):.3f}",
+            "raw_bytes": self.raw_bytes,
+            "anchor_bytes": self.anchor_bytes,
+            "difference_bytes": round(size),
+            "percent": f"{100 * size / self.raw_bytes:.3f}",
+            **{f"{what}_seconds": f"{median(seconds):.3f}" for what, seconds in self.seconds.items()},
+            "peak_bytes": peak if weights == LARGE else "",
+        }
 
 
-def trained_rows(n_warmup: int, n_versions: int, width: int, layers: int) -> Iterator[list[object]]:
+def trained_rows(n_warmup: int, n_versions: int, width: int, layers: int) -> Iterator[NamedRow]:
     """Yield the rows of a training that goes on at each learning rate."""
     trained = Training(width, layers)
     trained.take_steps(n_warmup, 1e-3)
@@ -132,10 +116,10 @@ def trained_rows(n_warmup: int, n_versions: int, width: int, layers: int) -> Ite
             yield tally.row(TRAINED, rate)
 
 
-def large_row(n_values: int, rate: float, n_versions: int) -> list[object]:
+def large_row(n_values: int, rate: float, n_versions: int) -> NamedRow:
     """Return the row of a large state of bfloat16 weights."""
     random, generator = np.random.default_rng(1), torch.Generator().manual_seed(1)
-    shape = (max(min(ROWS, n_values // 1024), 1), min(COLUMNS_OF_ONE, n_values))
+    shape = (max(min(ROWS, n_values // 1024), 1), min(COLUMNS, n_values))
     n_tensors = max(n_values // (shape[0] * shape[1]), 1)
     state = {f"layers.{number}.weight": torch.empty(shape, dtype=torch.bfloat16) for number in range(n_tensors)}
     for tensor in state.values():
@@ -180,11 +164,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         work = trained_rows(100, N_VERSIONS, WIDTH, LAYERS)
         rows.append(large_row(options.values, 1e-6, N_LARGE))
-    print(*rows[0], flush=True)
+    print(*rows[0].values(), flush=True)
     for row in work:
         rows.append(row)
-        print(*row, flush=True)
-    write_table(options.out / "weight-sync.csv", COLUMNS, [*rows[1:], rows[0]])
+        print(*row.values(), flush=True)
+    write_named(options.out / "weight-sync.csv", [*rows[1:], rows[0]])
     return 0
 
 

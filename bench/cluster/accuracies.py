@@ -18,10 +18,11 @@ from pathlib import Path
 from statistics import fmean, median
 
 from bench.cluster.bed import UNSHAPED, clean_up_when_told_to_end, obstacle
-from bench.cluster.rows import Row, known, names_of, write_beside
+from bench.cluster.rows import known, names_of, write_beside
 from bench.cluster.runs import Result, train
 from bench.cluster.training import BF16, BUCKET_MB, BYPASS, BYPASS_BF16, FP32
 from bench.codec import RESULTS
+from gcodec.benchmark.csv_tables import NamedRow
 
 FILE = "cluster-accuracies.csv"
 METHODS = (FP32, BF16, BYPASS, BYPASS_BF16)
@@ -29,7 +30,7 @@ BLOCK, SETTLE = 6, 30  #: steps of a method in a row; and before all, of methods
 RATES = {UNSHAPED: 10, "1gbit": 8, "300mbit": 5, "100mbit": 2}  #: and how many blocks of each method count
 
 
-def rows_of(result: Result) -> Iterator[Row]:
+def rows_of(result: Result) -> Iterator[NamedRow]:
     """Yield a row for each method."""
     n_steps = len(result["runs"][FP32]["seconds"]) - BLOCK  # in the first block, buckets are rebuilt
     blocks = {method: _blocks(run["seconds"][-n_steps:]) for method, run in result["runs"].items()}
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     clean_up_when_told_to_end()
     rates = options.rate or ([UNSHAPED] if options.quick else list(RATES))
-    path, rows = options.out / FILE, list[Row]()
+    path, rows = options.out / FILE, list[NamedRow]()
     before = known(path) if options.add else []
     for model, workers, rate in product(options.model or ["gpt"], options.workers or [2], rates):
         n_blocks = 2 if options.quick else RATES[rate]

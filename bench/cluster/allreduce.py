@@ -22,10 +22,11 @@ from bench.cluster import methods
 from bench.cluster.bed import RATES, UNSHAPED, Bed, bits_per_second, clean_up_when_told_to_end, obstacle
 from bench.cluster.buffers import dumps_of
 from bench.cluster.coders import CODECS
-from bench.cluster.rows import Row, known, write_beside
+from bench.cluster.rows import known, write_beside
 from bench.cluster.team import Team
 from bench.codec import RESULTS
 from bench.data import default_folder
+from gcodec.benchmark.csv_tables import NamedRow
 from gcodec.errors import InvalidArgument
 
 FILE = "cluster-allreduce.csv"
@@ -73,7 +74,7 @@ class Series:
         return median(tally[name] for tally in self.tallies) if self.tallies else None
 
 
-def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers: int) -> Row:
+def row_of(name: str, found: dict[str, Series], rate: str, values: int, workers: int) -> NamedRow:
     """Return the columns of what was measured."""
     series = found[name]
     seconds, sent = median(series.seconds), median(series.sent)
@@ -120,7 +121,7 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def measured(team: Team, names: Sequence[str], rates: Sequence[str], most: int) -> Iterator[Row]:
+def measured(team: Team, names: Sequence[str], rates: Sequence[str], most: int) -> Iterator[NamedRow]:
     """Rows of one team; rate after rate, all methods in turn."""
     team.bed.shape(UNSHAPED)
     checks = team.ask(command="check", names=names)
@@ -168,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"skipped: {reason}")
         return 0
     clean_up_when_told_to_end()
-    data, path, rows = (options.data or default_folder()).absolute(), options.out / FILE, list[Row]()
+    data, path, rows = (options.data or default_folder()).absolute(), options.out / FILE, list[NamedRow]()
     before = known(path) if options.add else []
     models = options.model or (MODELS[:1] if options.quick else MODELS)
     try:
@@ -186,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _of_bed(options: argparse.Namespace, data: Path, model: str, workers: int) -> Iterator[Row]:
+def _of_bed(options: argparse.Namespace, data: Path, model: str, workers: int) -> Iterator[NamedRow]:
     size = QUICK_BYTES if options.quick else BYTES
     command = ["--data", str(data), "--model", model, "--bytes", str(size), *(["--quick"] if options.quick else [])]
     rates = options.rate or (("1gbit", UNSHAPED) if options.quick else RATES)

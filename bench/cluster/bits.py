@@ -21,7 +21,7 @@ import numpy as np
 
 from bench.codec import RESULTS
 from gcodec.benchmark.bounds import head_symbols
-from gcodec.benchmark.csv_tables import write_table
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 from gcodec.demo import train
 from gcodec.demo.figures.strategies import HuffmanTable, native_table, optimized_table
 from gcodec.dtypes import BY_NAME
@@ -32,7 +32,6 @@ SYMBOLS = 257  #: zero, then every exponent
 RAW = 8  #: bits of an exponent behind an escape
 CODES = {"native Huffman": native_table, "optimized (GComp)": optimized_table}
 FRESH, BEFORE, STALE, REFRESHED = "of the step itself", "of the step before", "of the first step", "refreshed"
-COLUMNS = ("model", "step", "code", "table", "bits_per_exponent", "entropy_bits")
 FLOAT32 = BY_NAME["float32"]
 
 
@@ -42,7 +41,7 @@ class Watcher:
 
     model: str
     every: int
-    rows: list[list[object]] = field(default_factory=list)
+    rows: list[NamedRow] = field(default_factory=list)
     sources: dict[str, np.ndarray] = field(default_factory=dict)
     since: np.ndarray = field(default_factory=lambda: np.zeros(SYMBOLS, np.int64))
 
@@ -63,7 +62,7 @@ class Watcher:
         if step % INTERVAL == 0:
             self.sources[REFRESHED], self.since = self.since, np.zeros_like(self.since)
 
-    def _rows(self, step: int, counts: np.ndarray) -> Iterator[list[object]]:
+    def _rows(self, step: int, counts: np.ndarray) -> Iterator[NamedRow]:
         total = int(counts.sum())
         shares = counts[counts > 0] / total
         entropy = float(-(shares * np.log2(shares)).sum())
@@ -71,7 +70,14 @@ class Watcher:
             for source in (FRESH, BEFORE, STALE, REFRESHED):
                 if source in self.sources:
                     table: HuffmanTable = make(self.sources[source], RAW)
-                    yield [self.model, step, code, source, f"{table.bits(counts) / total:.4f}", f"{entropy:.4f}"]
+                    yield {
+                        "model": self.model,
+                        "step": step,
+                        "code": code,
+                        "table": source,
+                        "bits_per_exponent": f"{table.bits(counts) / total:.4f}",
+                        "entropy_bits": f"{entropy:.4f}",
+                    }
 
 
 def exponent_counts(gradients: Sequence[np.ndarray]) -> np.ndarray:
@@ -89,14 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the CSV file goes (default: bench/results)")
     parser.add_argument("--quick", action="store_true", help="a few steps of small models")
     options = parser.parse_args(arguments)
-    rows: list[list[object]] = []
+    rows: list[NamedRow] = []
     for model, plan in (train.QUICK_PLANS if options.quick else train.PLANS).items():
         watcher = Watcher(model, 1 if options.quick else 5)
         with tempfile.TemporaryDirectory() as folder:
             train.train(model, Path(folder), replace(plan, recorded=(plan.steps,)), watch=watcher)
         rows += watcher.rows
         print(f"{model}: {len(watcher.rows)} rows", flush=True)
-    write_table(options.out / FILE, COLUMNS, rows)
+    write_named(options.out / FILE, rows)
     return 0
 
 

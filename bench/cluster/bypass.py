@@ -18,10 +18,11 @@ from statistics import median
 from bench.cluster.bed import UNSHAPED
 from bench.cluster.minilm import NAME as MINILM
 from bench.cluster.minilm import fetched
-from bench.cluster.rows import Row, names_of, quartiles
+from bench.cluster.rows import names_of, quartiles
 from bench.cluster.runs import Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BYPASS, FP32, GROUP, HOOK
+from gcodec.benchmark.csv_tables import NamedRow
 
 FILE = "cluster-bypass.csv"
 FIRST = 36  #: by then hook and process group have decided
@@ -40,7 +41,7 @@ TRAININGS = (
 )
 
 
-def rows_of(result: Result) -> Iterator[Row]:
+def rows_of(result: Result) -> Iterator[NamedRow]:
     """Yield a row for each method."""
     plain = result["runs"][FP32]["seconds"][FIRST:]
     for method, run in result["runs"].items():

@@ -13,17 +13,18 @@ import sys
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from bench.cluster.rows import Row, names_of, quartiles
+from bench.cluster.rows import names_of, quartiles
 from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import COMPRESSORS, FP16, FP32, NEAR, NOTHING
+from gcodec.benchmark.csv_tables import NamedRow
 
 FILE = "cluster-compressors.csv"
 METHODS = (NOTHING, FP32, FP16, NEAR, *COMPRESSORS)
 STEPS, QUICK_STEPS = 60, 12
 
 
-def rows_of(result: Result) -> Iterator[Row]:
+def rows_of(result: Result) -> Iterator[NamedRow]:
     """Yield a row for each method but the one that sends nothing."""
     runs = result["runs"]
     compute = median(runs[NOTHING]["seconds"][IGNORED:])

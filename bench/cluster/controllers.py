@@ -14,10 +14,11 @@ import sys
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from bench.cluster.rows import Row, names_of
+from bench.cluster.rows import names_of
 from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import FP32
+from gcodec.benchmark.csv_tables import NamedRow
 
 FILE = "cluster-controllers.csv"
 METHODS = (
@@ -34,7 +35,7 @@ SLOW_RATE = "100mbit"
 STEPS, QUICK_STEPS = 150, 12
 
 
-def rows_of(result: Result) -> Iterator[Row]:
+def rows_of(result: Result) -> Iterator[NamedRow]:
     """Yield a row for each method, the dense one first."""
     runs = result["runs"]
     dense_seconds, dense_bytes = sum(runs[FP32]["seconds"][IGNORED:]), fmean(runs[FP32]["sent"][IGNORED:])

@@ -15,12 +15,12 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
-from bench.cluster.rows import Row, names_of
+from bench.cluster.rows import names_of
 from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR
 from bench.markdown import records, rounded, source
-from gcodec.benchmark.csv_tables import read_table
+from gcodec.benchmark.csv_tables import NamedRow, read_table
 
 FILE = "cluster-drops.csv"
 METHODS = (FP32, BF16, LOSSLESS, NEAR, FIXED_BF16)
@@ -28,7 +28,7 @@ DROPS, STEPS = (600, 800), 1000
 SETTLED = 20  #: steps of a learning rate before they count
 
 
-def rows_of(result: Result) -> Iterator[Row]:
+def rows_of(result: Result) -> Iterator[NamedRow]:
     """Yield a row for each learning rate and method, the dense one first; of all steps together at the end."""
     runs, rates = result["runs"], result["learning_rates"]
     edges = [0, *result["drops"], len(rates)]

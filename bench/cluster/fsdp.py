@@ -29,11 +29,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from bench.cluster.allreduce import line_share
 from bench.cluster.bed import UNSHAPED, Bed, clean_up_when_told_to_end, obstacle
 from bench.cluster.counters import traffic
-from bench.cluster.rows import Row, known, write_beside
+from bench.cluster.rows import known, write_beside
 from bench.cluster.team import Team, serve
 from bench.codec import RESULTS
 from bench.markdown import markdown, source
-from gcodec.benchmark.csv_tables import read_table
+from gcodec.benchmark.csv_tables import NamedRow, read_table
 from gcodec.distributed import Bypass, compress_fsdp
 
 FILE = "cluster-fsdp.csv"
@@ -132,7 +132,7 @@ class Worker:
         return {"checksums": checksums, "values": n_values}
 
 
-def measured(team: Team, rates: Sequence[str], most: int, warm_up: int) -> Iterator[Row]:
+def measured(team: Team, rates: Sequence[str], most: int, warm_up: int) -> Iterator[NamedRow]:
     """Rows of one team; rate after rate, all methods in turn."""
     n_values = team.ask(command="compare", patience=1200.0)[0]["values"]
     team.bed.shape(UNSHAPED)
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"skipped: {reason}")
         return 0
     clean_up_when_told_to_end()
-    path, rows = options.out / FILE, list[Row]()
+    path, rows = options.out / FILE, list[NamedRow]()
     before = known(path) if options.add else []
     for workers in options.workers or (WORKERS[:1] if options.quick else WORKERS):
         with Bed(workers) as bed, Team(bed, "bench.cluster.fsdp", ["--worker"]) as team:

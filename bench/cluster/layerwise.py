@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean, median
 
-from bench.cluster.rows import Row, names_of
+from bench.cluster.rows import names_of
 from bench.cluster.runs import IGNORED, RATE, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import FP32, LAYERWISE
 from bench.experiments.lgreco.methods import UNIFORM
 from bench.markdown import records, rounded, source
-from gcodec.benchmark.csv_tables import read_table
+from gcodec.benchmark.csv_tables import NamedRow, read_table
 
 FILE = "cluster-layerwise.csv"
 METHODS = (FP32, *LAYERWISE)
@@ -29,7 +29,7 @@ SLOW_RATE = "100mbit"
 STEPS, QUICK_STEPS = 100, 12
 
 
-def rows_of(result: Result) -> Iterator[Row]:
+def rows_of(result: Result) -> Iterator[NamedRow]:
     """Yield a row for each method, the dense one first."""
     runs = result["runs"]
     seconds_of = {method: sum(run["seconds"][IGNORED:]) for method, run in runs.items()}

@@ -18,12 +18,12 @@ from statistics import fmean, median
 
 from bench.cluster.bed import bits_per_second
 from bench.cluster.minilm import NAME, fetched
-from bench.cluster.rows import Row, names_of, quartiles
+from bench.cluster.rows import names_of, quartiles
 from bench.cluster.runs import IGNORED, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR
 from bench.markdown import records, rounded, source
-from gcodec.benchmark.csv_tables import read_table
+from gcodec.benchmark.csv_tables import NamedRow, read_table
 
 FILE = "cluster-minilm.csv"
 METHODS = (FP32, BF16, LOSSLESS, NEAR, FIXED_BF16)
@@ -31,7 +31,7 @@ RATES = ("10gbit", "1gbit", "300mbit", "100mbit")
 STEPS = 8  #: that count
 
 
-def rows_of(result: Result) -> Iterator[Row]:
+def rows_of(result: Result) -> Iterator[NamedRow]:
     """Yield a row for each method."""
     runs = {
         method: {key: run[key][IGNORED:] for key in ("seconds", "sent", "processor")}

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.cluster.allreduce import FILE as MEASURED
 from bench.cluster.methods import FP32, LOSSLESS, NEAR, SMALL
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import read_table, write_table
+from gcodec.benchmark.csv_tables import NamedRow, read_table, write_named
 
 FILE = "cluster-model.csv"
 GBPS = (1, 2, 5, 10, 25, 40, 100, 200, 400)
@@ -26,7 +26,6 @@ WORKERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 FROM_RATE, FROM_WORKERS = "1gbit", "2"  #: the rows that costs are taken from: one core for each worker
 RING, TREE, HALF = "fp32, ring", "fp32, tree", "bf16, ring"
 PIECES = 12  #: of a worker's share: what is coded before the first byte can leave
-COLUMNS = ("model", "workers", "gbps", "method", "seconds", "serial_seconds", "speedup", "break_even_gbps")
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def costs_of(row: Mapping[str, str]) -> Costs:
     return Costs(n_bytes / encode, decoded / float(row["decode_seconds"]), float(row["ratio"]))
 
 
-def rows_of(model: str, rows: Sequence[Mapping[str, str]]) -> Iterator[list[object]]:
+def rows_of(model: str, rows: Sequence[Mapping[str, str]]) -> Iterator[NamedRow]:
     """Yield every link and number of workers, from one model's rows of two workers at 1 Gb/s."""
     measured = {row["method"]: row for row in rows}
     n_bytes = 4.0 * int(measured[FP32]["values"])
@@ -90,19 +89,28 @@ def rows_of(model: str, rows: Sequence[Mapping[str, str]]) -> Iterator[list[obje
             dense = ring(*link)
             plain = {RING: dense, TREE: tree(*link), HALF: ring(n_bytes / 2, *link[1:])}
             for name, seconds in plain.items():
-                yield [model, workers, gbps, name, f"{seconds:.6f}", "", f"{dense / seconds:.4f}", ""]
+                yield {
+                    "model": model,
+                    "workers": workers,
+                    "gbps": gbps,
+                    "method": name,
+                    "seconds": f"{seconds:.6f}",
+                    "serial_seconds": "",
+                    "speedup": f"{dense / seconds:.4f}",
+                    "break_even_gbps": "",
+                }
             for name, cost in costs.items():
                 seconds, serial = compressed(*link, cost)
-                yield [
-                    model,
-                    workers,
-                    gbps,
-                    name,
-                    f"{seconds:.6f}",
-                    f"{serial:.6f}",
-                    f"{dense / seconds:.4f}",
-                    f"{break_even(workers, cost) / 1e9:.4f}",
-                ]
+                yield {
+                    "model": model,
+                    "workers": workers,
+                    "gbps": gbps,
+                    "method": name,
+                    "seconds": f"{seconds:.6f}",
+                    "serial_seconds": f"{serial:.6f}",
+                    "speedup": f"{dense / seconds:.4f}",
+                    "break_even_gbps": f"{break_even(workers, cost) / 1e9:.4f}",
+                }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,10 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     _, rows = read_table(options.results / MEASURED)
     usable = [row for row in rows if (row["rate"], row["workers"]) == (FROM_RATE, FROM_WORKERS)]
-    results: list[list[object]] = []
+    results: list[NamedRow] = []
     for model in dict.fromkeys(row["model"] for row in usable):
         results += rows_of(model, [row for row in usable if row["model"] == model])
-    write_table(options.results / FILE, COLUMNS, results)
+    write_named(options.results / FILE, results)
     print(f"{FILE}: {len(results)} rows")
     return 0
 

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import quantiles
 
-from gcodec.benchmark.csv_tables import read_table, write_named
-
-Row = dict[str, object]
+from gcodec.benchmark.csv_tables import NamedRow, read_table, write_named
 
 
-def names_of(result: Row, *more: str) -> Row:
+def names_of(result: NamedRow, *more: str) -> NamedRow:
     """Return the columns that say which training it was: its model, workers and rate, and ``more``."""
     return {name: result[name] for name in ("model", "workers", "rate", *more)}
 
 
-def quartiles(seconds: Sequence[float], digits: int = 5) -> Row:
+def quartiles(seconds: Sequence[float], digits: int = 5) -> NamedRow:
     """Return the columns of steps' times: their median and quartiles."""
     low, middle, high = quantiles(seconds, n=4) if len(seconds) > 1 else [*seconds] * 3
     times = {"step_seconds": middle, "step_seconds_q1": low, "step_seconds_q3": high}
@@ -28,7 +26,9 @@ def known(path: Path) -> list[dict[str, str]]:
     return read_table(path)[1] if path.exists() else []
 
 
-def write_beside(before: Sequence[Mapping[str, str]], path: Path, rows: Sequence[Row], names: Sequence[str]) -> None:
+def write_beside(
+    before: Sequence[Mapping[str, str]], path: Path, rows: Sequence[NamedRow], names: Sequence[str]
+) -> None:
     """Write rows after those from before, of which the columns ``names`` are others than any row's."""
     anew = {tuple(str(row[name]) for name in names) for row in rows}
     kept = [row for row in before if tuple(row[name] for name in names) not in anew]

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from bench.cluster.bed import RATES, UNSHAPED, Bed, clean_up_when_told_to_end, obstacle
-from bench.cluster.rows import Row, names_of, quartiles
+from bench.cluster.rows import names_of, quartiles
 from bench.cluster.team import run_all
 from bench.cluster.training import BF16, CONTROL, FIXED_BF16, FP16, FP32, LOSSLESS, NEAR
 from bench.codec import RESULTS
-from gcodec.benchmark.csv_tables import write_named
+from gcodec.benchmark.csv_tables import NamedRow, write_named
 
 TRAINING, DEVIATIONS, STEPS = "cluster-training.csv", "cluster-deviations.csv", "cluster-steps.csv"
 WORKERS = 2  #: one core each
@@ -102,7 +102,7 @@ def train(
     return result | {"rate": rate}
 
 
-def training_rows(result: Result) -> Iterator[Row]:
+def training_rows(result: Result) -> Iterator[NamedRow]:
     """Rows of ``cluster-training.csv``: means over blocks of steps."""
     for method, run in result["runs"].items():
         elapsed = 0.0
@@ -128,7 +128,7 @@ def _known_mean(numbers: Sequence[float]) -> str:
     return f"{fmean(known):.4f}" if known else ""
 
 
-def step_rows(result: Result) -> Iterator[Row]:
+def step_rows(result: Result) -> Iterator[NamedRow]:
     """Rows of ``cluster-steps.csv``: medians of seconds, means of bytes once the training has settled."""
     bytes_of = {method: settled(run["sent"]) for method, run in result["runs"].items()}
     seconds_of = {method: run["seconds"][IGNORED:] for method, run in result["runs"].items()}
@@ -179,7 +179,7 @@ def deviations_of(results: Sequence[Result]) -> dict[str, np.ndarray]:
     }
 
 
-def deviation_rows(results: Sequence[Result]) -> Iterator[Row]:
+def deviation_rows(results: Sequence[Result]) -> Iterator[NamedRow]:
     """Rows of ``cluster-deviations.csv``: a histogram for each method, in the same bins; the last are open."""
     outcome = deviations_of(results)
     controls = np.concatenate([values for method, values in outcome.items() if method.startswith(CONTROL)])
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"skipped: {reason}")
         return 0
     clean_up_when_told_to_end()
-    tables: dict[str, list[Row]] = {TRAINING: [], DEVIATIONS: [], STEPS: []}
+    tables: dict[str, list[NamedRow]] = {TRAINING: [], DEVIATIONS: [], STEPS: []}
     plans = QUICK_PLANS if options.quick else PLANS
     for model in options.model or plans:
         plan = plans.get(model, QUICK_PLANS["cnn"])

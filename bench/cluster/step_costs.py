@@ -15,17 +15,18 @@ from collections.abc import Iterator
 from statistics import fmean, median
 
 from bench.cluster.bed import UNSHAPED
-from bench.cluster.rows import Row, names_of
+from bench.cluster.rows import names_of
 from bench.cluster.runs import IGNORED, Result
 from bench.cluster.sweep import Sweep, Training
 from bench.cluster.training import BF16, FIXED_BF16, FP32, LOSSLESS, NEAR, NOTHING, PLAIN_COMPRESSORS
+from gcodec.benchmark.csv_tables import NamedRow
 
 FILE = "cluster-step-costs.csv"
 METHODS = (NOTHING, FP32, BF16, LOSSLESS, NEAR, FIXED_BF16, *PLAIN_COMPRESSORS)
 STEPS, QUICK_STEPS = 40, 8
 
 
-def rows_of(result: Result) -> Iterator[Row]:
+def rows_of(result: Result) -> Iterator[NamedRow]:
     """Yield a row for each method."""
     runs = result["runs"]
     sent = {method: fmean(run["sent"][IGNORED:]) for method, run in runs.items()}

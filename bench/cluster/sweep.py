@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.cluster.bed import RATES, clean_up_when_told_to_end, obstacle
-from bench.cluster.rows import Row, known, write_beside
+from bench.cluster.rows import known, write_beside
 from bench.cluster.runs import Result, train
 from bench.codec import RESULTS
+from gcodec.benchmark.csv_tables import NamedRow
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Sweep:
     name: str
     summary: str
     file: str
-    rows_of: Callable[[Result], Iterator[Row]]
+    rows_of: Callable[[Result], Iterator[NamedRow]]
     methods: tuple[str, ...]
     rates: tuple[str, ...]
     trainings: tuple[Training, ...]
@@ -60,7 +61,7 @@ class Sweep:
             return 0
         clean_up_when_told_to_end()
         self.prepare()
-        path, rows = options.out / self.file, list[Row]()
+        path, rows = options.out / self.file, list[NamedRow]()
         before = known(path) if options.add else []
         for training, rate in self.chosen(options):
             result = train(training.model, rate, training.steps, 1, self.methods, training.small, training.more)

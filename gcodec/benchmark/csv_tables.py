@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .measure import Size
     from .report import Row
 
+NamedRow = dict[str, object]  #: a row that is to be written, by the names of columns
+
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Rows with their speeds, also as shares of the memory copy of the same run; above them, machine and command."""
@@ -72,7 +74,10 @@ def write_sizes(path: Path, sizes: Iterable[Size]) -> None:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file with two lines of comment, machine and command; each row as it is made."""
+    """Write a CSV file with two lines of comment, machine and command; each row as it is made.
+
+    Raises ValueError where a row has more cells than there are columns, or fewer.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A name may hold bytes that are no UTF-8, and a command a line break.
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
@@ -80,15 +85,26 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[obje
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         for row in rows:
+            if len(row) != len(columns):
+                raise ValueError(f"{path.name}: a row of {len(row)} cells for {len(columns)} columns")
             writer.writerow(row)
             file.flush()
 
 
 def write_named(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Write rows by the names of columns, those of the first, as :func:`write_table` does; nothing without any."""
+    """Write rows by the names of columns, those of the first, as :func:`write_table` does; nothing without any.
+
+    Raises ValueError where a row has other columns than the first.
+    """
     rows = iter(rows)
     for first in rows:
-        write_table(path, tuple(first), ([row[name] for name in first] for row in chain([first], rows)))
+        write_table(path, tuple(first), (_cells(path, tuple(first), row) for row in chain([first], rows)))
+
+
+def _cells(path: Path, columns: Sequence[str], row: Mapping[str, object]) -> list[object]:
+    if row.keys() != set(columns):
+        raise ValueError(f"{path.name}: a row has the columns {', '.join(row)}, and the first {', '.join(columns)}")
+    return [row[name] for name in columns]
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:

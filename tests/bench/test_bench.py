@@ -163,11 +163,12 @@ def test_times_of_stages_add_up_to_the_whole(gradient):
     ):
         rows = list(stages.rows_of("a", setting, 1))
         for direction in ("encode", "decode"):
-            times = {str(row[3]): float(str(row[5])) for row in rows if row[2] == direction}
+            own = [row for row in rows if row["direction"] == direction]
+            times = {str(row["stage"]): float(str(row["ns_per_value"])) for row in own}
             whole, _ = times.pop("whole"), times.pop("floor")
             assert sum(times.values()) == pytest.approx(whole, rel=1e-3, abs=0.01)
             assert stages.PYTHON in times
-        assert stage in {row[3] for row in rows}
+        assert stage in {row["stage"] for row in rows}
 
 
 def test_the_symbol_stage_is_measured_beside_other_coders_on_the_same_heads(gradient, tmp_path):
@@ -175,9 +176,9 @@ def test_the_symbol_stage_is_measured_beside_other_coders_on_the_same_heads(grad
 
     with_peers = find_spec("openzl") is not None
     rows = list(entropy.rows_of(settings.lossless_setting(gradient), "x86-64-v3", 1, with_peers))
-    assert [row[1] for row in rows] == [entropy.OURS, *(entropy.GRAPHS if with_peers else ())]
-    assert all(0 < float(str(row[4])) <= 9 for row in rows)
-    csv_tables.write_table(tmp_path / "entropy.csv", entropy.COLUMNS, rows)
+    assert [row["coder"] for row in rows] == [entropy.OURS, *(entropy.GRAPHS if with_peers else ())]
+    assert all(0 < float(str(row["bits_per_head"])) <= 9 for row in rows)
+    csv_tables.write_named(tmp_path / "entropy.csv", rows)
     assert sum(line.startswith(f"| {gradient.name} |") for line in sections.entropy_table(tmp_path)) == 3
 
 
@@ -209,15 +210,11 @@ def test_rates_are_measured_for_every_size(gradient):
     from bench import scaling
 
     rows = list(scaling.rates(gradient.bits, [4096, 1 << 15], 1))
-    assert [row[0] for row in rows] == [4096] * 6 + [1 << 15] * 6
-    assert len({row[4] for row in rows[1:5]}) == 1
+    assert [row["bytes"] for row in rows] == [4096] * 6 + [1 << 15] * 6
+    assert len({row["compressed_bytes"] for row in rows[1:5]}) == 1
     assert scaling.of_size(gradient.bits, 4).bits.size == 1
-    assert [row[:2] for row in scaling.calls_of(gradient.bits, 1)] == [
-        [1, "existing"],
-        [1, "new"],
-        [1024, "existing"],
-        [1024, "new"],
-    ]
+    calls = [(row["values"], row["memory"]) for row in scaling.calls_of(gradient.bits, 1)]
+    assert calls == [(1, "existing"), (1, "new"), (1024, "existing"), (1024, "new")]
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")

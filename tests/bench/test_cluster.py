@@ -44,7 +44,7 @@ from bench.cluster import (  # noqa: E402
 )
 from bench.experiments import gravac_methods  # noqa: E402
 from bench.pictures import main as draw_stale  # noqa: E402
-from gcodec.benchmark.csv_tables import read_table, write_named, write_table  # noqa: E402
+from gcodec.benchmark.csv_tables import read_table, write_named  # noqa: E402
 from gcodec.distributed.stats import Counters  # noqa: E402
 
 # The bed
@@ -380,8 +380,8 @@ def test_bits_of_exponents_are_counted_by_table():
     counts[[0, 120]] = 8, 8
     for step in range(1, bits.INTERVAL + 3):
         watcher.count(step, counts if step == 1 else np.roll(counts, 1))
-    rows = [row for row in watcher.rows if row[1] == bits.INTERVAL + 2 and row[2] == "native Huffman"]
-    results = {row[3]: float(str(row[4])) for row in rows}
+    rows = [row for row in watcher.rows if row["step"] == bits.INTERVAL + 2 and row["code"] == "native Huffman"]
+    results = {row["table"]: float(str(row["bits_per_exponent"])) for row in rows}
     assert (results[bits.FRESH], results[bits.BEFORE], results[bits.STALE]) == (1, 1, 9)  # an escape bit and 8 more
     assert 1 < results[bits.REFRESHED] <= 2  # made of the first step, too
     zeros = bits.exponent_counts([np.array([0.0, 1.0, -1.0, 2.0], np.float32)])
@@ -500,7 +500,7 @@ def made_up_results(folder: Path) -> None:
     watcher = bits.Watcher("cnn", 1)
     for step in (1, 2, 3):
         watcher.count(step, np.arange(bits.SYMBOLS))
-    write_table(folder / bits.FILE, bits.COLUMNS, watcher.rows)
+    write_named(folder / bits.FILE, watcher.rows)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -177,7 +177,7 @@ def test_a_recorded_training_is_the_dense_one_and_keeps_what_the_last_rank_had(p
     row, exponents = trainings.record(recording, problem=problem)
     plain = trainings.trained((trainings.NAME, DENSE, 0), 3, problem)
     assert row == plain
-    assert {row[1] for row in exponents} == {1, 2, 3}
+    assert {row["step"] for row in exponents} == {1, 2, 3}
     torch.manual_seed(0)
     model = problem.model()
     problem.loss(model, problem.batch, np.random.default_rng((0, 0))).backward()  # the first rank's, for its dropout
@@ -206,7 +206,8 @@ def test_methods_of_a_seed_see_the_same_batches_and_near_lossless_sends_less(pro
 def test_tables_and_pictures_are_made_of_dumps(problem, tmp_path):
     recording = trainings.Recording(tmp_path / "dumps", 2, (1, 2), 1, 1)
     row, exponents = trainings.record(recording, problem=problem)
-    made: dict[str, list[list[object]]] = {"exponents": exponents}
+    write_named(tmp_path / tables.FILES["exponents"], exponents)
+    made = dict[str, list[list[object]]]()
     for path in recording.paths:
         for name, rows in minilm.dump_rows(read_dump(path)).items():
             made.setdefault(name, []).extend(rows)

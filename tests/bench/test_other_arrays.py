@@ -174,32 +174,31 @@ def test_a_run_in_which_gcodec_gives_back_other_values_fails_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def rows_for(array: str, group: str, dtype: str, **sizes: int) -> list[list[object]]:
+def rows_for(array: str, group: str, dtype: str, **sizes: int) -> list[csv_tables.NamedRow]:
     """Return rows of the CSV file for one array of 1000 bytes, by codec."""
     return [
-        [
-            group,
-            array,
-            "synthetic",
-            dtype,
-            250,
-            name.replace("_", "-"),
-            1000,
-            size,
-            f"{size / 10:.3f}",
-            "2.0",
-            "3.0",
-            "0.1",
-            "0.2",
-        ]
+        {
+            "group": group,
+            "array": array,
+            "source": "synthetic",
+            "dtype": dtype,
+            "values": 250,
+            "codec": name.replace("_", "-"),
+            "original_bytes": 1000,
+            "compressed_bytes": size,
+            "percent": f"{size / 10:.3f}",
+            "encode_GBps": "2.0",
+            "decode_GBps": "3.0",
+            "encode_of_copy": "0.1",
+            "decode_of_copy": "0.2",
+        }
         for name, size in sizes.items()
     ]
 
 
 def test_tables_count_and_mark_the_smallest_codec(tmp_path: Path):
-    csv_tables.write_table(
+    csv_tables.write_named(
         tmp_path / array_tables.FILE,
-        other_arrays.COLUMNS,
         [
             *rows_for("outputs of ReLU", "a", "bfloat16", gcodec=500, pcodec_8=400, zstd_3=450),
             *rows_for("logits", "b", "bfloat16", gcodec=500, pcodec_8=501, zstd_3=600),  # within half a percent

@@ -51,9 +51,9 @@ def test_a_file_is_fetched_once(file, package, tmp_path):
 
 def test_each_method_is_verified(package, tmp_path, monkeypatch):
     path = fetch(Model("X", "x==1", "data/w.safetensors", "float32"), tmp_path)
-    rows = [list(map(str, row)) for row in rows_of(MODELS[0], "float32", path, tmp_path)]
-    assert [row[4] for row in rows][:4] == ["gcodec", "gcodec, smallest", "zstd -3", "zstd -19"]
-    assert all(0 < int(row[5]) <= 1.01 * path.stat().st_size for row in rows)
+    rows = list(rows_of(MODELS[0], "float32", path, tmp_path))
+    assert [row["method"] for row in rows][:4] == ["gcodec", "gcodec, smallest", "zstd -3", "zstd -19"]
+    assert all(0 < int(str(row["stored_bytes"])) <= 1.01 * path.stat().st_size for row in rows)
 
     def forget(source: Path, target: Path) -> None:
         target.write_bytes(source.read_bytes()[:-1])

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from gcodec.benchmark import csv_tables
 from tests.support import reliability
 from tests.support.paths import ROOT
@@ -107,3 +109,11 @@ def test_the_table_of_smaller_peers_counts_fast_enough_levels_only(tmp_path):
     found = "A peer is smaller on 2 of 3 dumps, all of parameters and state, by 10.00 % at most."
     assert sections.levels_ahead(tmp_path) == [found]
     assert targets.targets(tmp_path)[2].endswith("| 1 of 3 dumps smaller, 1 of parameters tied, 1 not |")
+
+
+@pytest.mark.parametrize("row", [{"a": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}])
+def test_a_row_with_other_columns_than_the_first_is_refused(row, tmp_path):
+    with pytest.raises(ValueError, match=r"x\.csv: a row has the columns .*, and the first a, b"):
+        csv_tables.write_named(tmp_path / "x.csv", [{"a": 1, "b": 2}, {"b": 2, "a": 1}, row])
+    with pytest.raises(ValueError, match=r"x\.csv: a row of . cells for 4 columns"):
+        csv_tables.write_table(tmp_path / "x.csv", "abcd", [[1, 2, 3, 4], list(row)])

@@ -12,16 +12,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import first_gpu, gpu_allreduce  # noqa: E402
-from gcodec.benchmark.csv_tables import write_table  # noqa: E402
+from bench import first_gpu  # noqa: E402
+from gcodec.benchmark.csv_tables import write_named  # noqa: E402
 from tests.gpu.cuda_torch import pretending_device  # noqa: E402
 
 
 def started(command: list[str]) -> str:
     """Stand in for a program: all-reduces write their table."""
     if "bench.gpu_allreduce" in command:
-        row = ("the host", 2, "Gloo", "float32", "DDP bucket, lossless, kept codebook", 9, "0.5", "1")
-        write_table(Path(command[-1]) / "gpu-allreduce.csv", gpu_allreduce.COLUMNS, [row])
+        row = {"dtype": "float32", "mode": "DDP bucket, lossless, kept codebook", "bytes": 9, "milliseconds": "0.5"}
+        write_named(Path(command[-1]) / "gpu-allreduce.csv", [row])
     return f"started {command[0]}"
 
 

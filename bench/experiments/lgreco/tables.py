@@ -7,21 +7,20 @@ from pathlib import Path
 from statistics import median
 
 from bench.experiments.lgreco.trainings import Training
-from gcodec.benchmark.csv_tables import command, read_table, write_named
+from gcodec.benchmark.csv_tables import NamedRow, command, read_table, write_named
 
 TRAININGS, PERIODS = "experiment-lgreco.csv", "experiment-lgreco-periods.csv"
 TENSORS, THROUGHPUT = "experiment-lgreco-tensors.csv", "experiment-lgreco-throughput.csv"
 OVERHEAD, LOW_RANK = "experiment-lgreco-overhead.csv", "experiment-lgreco-lowrank.csv"
 KEYS = ("part", "problem", "family", "method", "seed")
-Row = dict[str, object]
 
 
-def keys(training: Training) -> Row:
+def keys(training: Training) -> NamedRow:
     """Return the first columns of a row."""
     return {name: getattr(training.job, name) for name in KEYS}
 
 
-def training_row(training: Training, timed: bool = True) -> Row:
+def training_row(training: Training, timed: bool = True) -> NamedRow:
     """Return a training's row. ``worst_error_of_uniform``: of all decisions, squared, on accumulated gradients;
     ``lost_share``: what compression really lost of error-fed gradients; ``decide_percent`` of the training's time,
     where ``timed``; ``decisions``: a hash."""
@@ -46,7 +45,7 @@ def training_row(training: Training, timed: bool = True) -> Row:
     }
 
 
-def add_rows(path: Path, rows: Iterable[Row]) -> None:
+def add_rows(path: Path, rows: Iterable[NamedRow]) -> None:
     """Put the rows of more trainings after those of a table that is there, or in place of those that it has of the same
     trainings. The machine stays the one of the other rows."""
     comments, known = read_table(path)
@@ -65,7 +64,7 @@ def _by_training(rows: Iterable[Mapping[str, object]]) -> dict[tuple[str, ...], 
     return results
 
 
-def period_rows(trainings: Iterable[Training]) -> Iterator[Row]:
+def period_rows(trainings: Iterable[Training]) -> Iterator[NamedRow]:
     """Yield every period of every training: what was sent, and the decision that held."""
     for training in trainings:
         decided = {decision.step: decision for decision in training.decisions}
@@ -81,7 +80,7 @@ def period_rows(trainings: Iterable[Training]) -> Iterator[Row]:
             }
 
 
-def tensor_rows(trainings: Iterable[Training]) -> Iterator[Row]:
+def tensor_rows(trainings: Iterable[Training]) -> Iterator[NamedRow]:
     """Yield every tensor of the trainings of the first seed, replays apart; ``last_setting``: of its knob, where it is
     compressed."""
     for training in trainings:

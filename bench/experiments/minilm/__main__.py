@@ -32,7 +32,6 @@ from pathlib import Path
 import torch
 
 from bench.__main__ import CACHE
-from bench.cluster import bits
 from bench.codec import RESULTS
 from bench.experiments import gcomp
 from bench.experiments.accuracy import CONTROL, DENSE
@@ -41,7 +40,7 @@ from bench.experiments.gcomp_drops import DENSE as WITHOUT
 from bench.experiments.minilm.tables import COLUMNS, FILES
 from bench.experiments.minilm.trainings import METHODS, NAME, STEPS, Recording, record, trained
 from bench.experiments.pool import Job, fill, kept
-from gcodec.benchmark.csv_tables import read_table, write_table
+from gcodec.benchmark.csv_tables import read_table, write_named, write_table
 from gcodec.benchmark.inputs import gradients
 from gcodec.demo.figures.strategies import mantissa_rows
 from gcodec.recorder import Dump, read_dump
@@ -86,7 +85,7 @@ def look(out: Path, quick: bool, resume: bool) -> dict[Job, list[object]]:
     if not done or not all(dump.exists() for dump in recording.paths):
         done[first], exponents = record(recording)
         write_table(recorded, COLUMNS["recorded"], done.values())
-        write_table(out / FILES["exponents"], bits.COLUMNS, exponents)
+        write_named(out / FILES["exponents"], exponents)
     tables: dict[str, list[list[object]]] = {}
     for dump in recording.paths:
         for name, own in dump_rows(read_dump(dump)).items():

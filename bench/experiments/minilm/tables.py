@@ -22,7 +22,6 @@ TRAINING = ("problem", "method", "seed", "steps", "quality", "unit", "loss", "wi
 COLUMNS = {
     "recorded": TRAINING,
     "trainings": TRAINING,
-    "exponents": bits.COLUMNS,
     "sizes": ("gradients", "values", *gcomp.COLUMNS["sizes"][1:]),
     "values": ("gradients", "values", *gcomp.COLUMNS["values"][1:-3]),
     "mantissas": ("model", "step", "strategy", "bits_per_value"),

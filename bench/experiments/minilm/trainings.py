@@ -25,6 +25,7 @@ from bench.experiments.pool import Job
 from bench.experiments.problems import Problem
 from bench.experiments.trial import Gradients, Planned, Trial, run
 from gcodec.averaging.averager import CompressionPlan
+from gcodec.benchmark.csv_tables import NamedRow
 from gcodec.benchmark.settings import NEAR_LOSSLESS
 from gcodec.benchmark.timing import processor
 from gcodec.compressors import Cast, Dense
@@ -122,7 +123,7 @@ class Recording:
         return [self.folder / NAME / f"step-{step:06d}.safetensors" for step in self.recorded]
 
 
-def record(recording: Recording, seed: int = 0, problem: Problem = PROBLEM) -> tuple[list[object], list[list[object]]]:
+def record(recording: Recording, seed: int = 0, problem: Problem = PROBLEM) -> tuple[list[object], list[NamedRow]]:
     """Train with gradients as they are and keep those of the last rank, which nothing has divided or averaged.
 
     Returns:
