@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,7 +27,7 @@ from .short_form import use_standard_input, verb_line
 from .streams import named_output, open_standard_streams
 
 #: Verbs that load kernels whatever their arguments are.
-_AT_ONCE = frozenset({"compress", "decompress", "inspect", "report", "series", "verify"})
+_AT_ONCE = frozenset({"compress", "inspect", "report", "series"})
 _LISTS = frozenset({"-l", "--list"})  #: what is listed is not decoded
 _OBJECTS_PER_COLLECTION = 100_000
 OK, FAILURE, USAGE, BROKEN_PIPE, INTERRUPTED, TERMINATED = 0, 1, 2, 141, 130, 143
@@ -69,9 +68,9 @@ def _run(argv: Sequence[str]) -> int:
     short = None if argv and argv[0] in VERBS else verb_line(argv)
     line = argv if short is None else short
     if line and line[0] in _AT_ONCE and _LISTS.isdisjoint(line):
-        # All else would import it from the depths of other imports, where a loop of numba's over short calls makes
-        # CPython get and give back a page of its stack for every call: that takes as long as half of the import.
-        import_module("numba")
+        from .compile_time import import_numba
+
+        import_numba()
     parser = parser_for(line[:1])
     try:
         args = parse_line(parser, line)

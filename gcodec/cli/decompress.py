@@ -19,7 +19,7 @@ from ..files.elements import width
 from ..files.file_plan import TensorView
 from ..files.urls import is_url, local_path, local_text
 from . import UsageError, base_option, display
-from .compile_time import compile_clock
+from .compile_time import compile_clock, import_numba_for
 from .compress import add_common, size_argument
 from .extract import extract, find_files
 from .file_checks import FilesRead, check_removal, check_restored_as, check_restored_once
@@ -143,6 +143,7 @@ def _restore(archive: ArchiveReader, name: str, args: argparse.Namespace, bases:
     archive.check_limit()
     output = _default_output(name) if args.output is None else args.output
     total = sum(entry.size for entry in archive.files)
+    import_numba_for(archive)
     with compile_clock() as clock, display.progress(Path(name).name, total, quiet=args.quiet) as progress:
         if is_joined(output) and not _is_same_kind(archive):
             paths = [_to_safetensors(archive, name, args, bases, progress)]

@@ -15,7 +15,7 @@ from ..files.urls import files_below, is_file_at, is_folder_at, is_url, local_pa
 from . import UsageError, display, system_error
 from .base_option import add_base, open_bases
 from .compare import Difference, compare_file
-from .compile_time import compile_clock
+from .compile_time import compile_clock, import_numba_for
 from .compress import add_common
 from .streams import STDIO
 
@@ -66,6 +66,7 @@ def _verify(name: str, args: argparse.Namespace, bases: Bases | None) -> dict[st
     try:
         with ArchiveReader(source, threads=args.threads, base=bases) as archive:
             total = sum(entry.size for entry in archive.files)
+            import_numba_for(archive)
             with compile_clock() as clock, display.progress(Path(name).name, total, quiet=args.quiet) as progress:
                 files = [_verify_file(archive, entry, args.against, progress) for entry in archive.files]
             problems = _missing(name, files) if args.against is not None else []

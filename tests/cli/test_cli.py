@@ -367,14 +367,24 @@ def test_every_verb_has_help(verb, capsys):
     assert printed.startswith(f"usage: gcodec {verb}") and max(map(len, printed.splitlines())) <= 120
 
 
-def test_help_and_lists_load_no_large_packages():
-    write({"n.npy": npy(np.arange(5))})
+def test_what_needs_no_kernel_loads_no_large_packages():
+    write(
+        {"n.npy": npy(np.arange(5)), "text": b"one two three " * 1000, "random": np.random.default_rng(0).bytes(9000)}
+    )
     run("compress", "n.npy")
+    run("compress", "text", "random", "-o", "files.gc")
     program = (
         "import sys; from gcodec.cli import main; main({}); "
         "print([name for name in ({}, 'torch', 'numba', 'rich.progress', 'gcodec.demo') if name in sys.modules])"
     )
-    for arguments, name in ((["--help"], "numpy"), (["decompress", "--list", "n.npy.gc"], "fsspec")):
+    lines = (
+        ["--help"],
+        ["decompress", "--list", "n.npy.gc"],
+        ["decompress", "n.npy.gc", "files.gc", "-o", "back/"],
+        ["verify", "n.npy.gc", "files.gc"],
+    )
+    for arguments in lines:
+        name = "numpy" if arguments == ["--help"] else "fsspec"
         done = subprocess.run(
             [sys.executable, "-c", program.format(arguments, repr(name))], capture_output=True, check=True,
             env=environment(),
