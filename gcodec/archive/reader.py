@@ -342,7 +342,7 @@ class ArchiveReader(LimitedOutput):
             del part  # its memory is for the one that is begun next
         return data
 
-    def restored(self, entry: FileEntry) -> Iterator[Bytes]:
+    def restored(self, entry: FileEntry) -> Generator[Bytes, None, None]:
         """Yield the bytes of a file, from its first to its last, part by part in bounded memory.
 
         Raises:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import Corruption, LimitExceeded, Unsupported
+from ..files import NOT_ZIP
 from ..files.elements import width
 from ..files.file_plan import FilePlan, TensorView
 from ..files.safetensors import plan_described
@@ -28,7 +29,7 @@ from .held_file import HeldFile
 from .lazy_dict import Unread
 from .named_parts import named_parts
 from .own_classes import KnownClasses
-from .plain_files import PlainFile
+from .plain_files import PICKLES, PlainFile
 from .reader import ArchiveReader, write_restored
 from .shared_memory import lies_in
 from .structure import (
@@ -239,6 +240,12 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
             raise Unsupported(f"{archive.name}: {entry.path}: {NAMES_OF_TORCH}")
         assert isinstance(archive, ArchiveReader)  # a plain file of torch.save is torch's from the beginning
         return _load_torch(archive, entry, wanted.place.map_location)
+    if not views and isinstance(archive, ArchiveReader) and _is_old_torch_file(archive, entry):
+        if wanted.names is not None or wanted.like is not None:
+            place = f"{archive.name}: {entry.path}"
+            raise Unsupported(f"{place}: {NOT_ZIP}, so that only torch reads it: leave out like and names")
+        archive.check_size(entry.size)
+        return _load_torch(archive, entry, wanted.place.map_location)
     if not views:
         raise Unsupported(f"{archive.name}: {entry.path} holds no tensors; restore it as a file")
     for name, view in views.items():
@@ -344,6 +351,17 @@ def _structure(archive: ArchiveReader | PlainFile, entry: FileEntry, view: Tenso
     text = archive.segment_bytes(entry, view).tobytes()
     archive.check_beside(n_items_of(text) * ITEM_COST, "the structure of the state")
     return text
+
+
+def _is_old_torch_file(archive: ArchiveReader, entry: FileEntry) -> bool:
+    """Return True for a file that by its first bytes is what ``torch.save`` wrote before version 1.6."""
+    head = b""
+    with closing(archive.restored(entry)) as parts:
+        for part in parts:
+            head += part[:2].tobytes()
+            if len(head) > 1:
+                break
+    return head[:2] in PICKLES
 
 
 def _load_torch(archive: ArchiveReader, entry: FileEntry, map_location: Any) -> Any:

@@ -65,15 +65,27 @@ def test_files_are_loaded_as_their_archives_are(name, tmp_path):
     assert_same(found, expected)
     assert_same(gcodec.load(str(tmp_path / name)), expected)
     assert_same(gcodec.load(f"file://{tmp_path / name}"), expected)
-    if name != "old.pt":  # of which an archive knows no tensors
-        gcodec.compress_file(tmp_path / name, tmp_path / "x.gc")
-        assert_same(gcodec.load(tmp_path / "x.gc"), found)
+    gcodec.compress_file(tmp_path / name, tmp_path / "x.gc")
+    assert_same(gcodec.load(tmp_path / "x.gc"), found)
     with (tmp_path / name).open("rb") as stream:
         content = gcodec.load(stream)
         assert_same(content if name != "a.npy" else {"a": content["stream"]}, expected)
     stream = io.BytesIO(b"before" + (tmp_path / name).read_bytes())
     stream.seek(6)
     assert isinstance(gcodec.load(stream), dict)
+
+
+def test_an_old_file_of_torch_in_an_archive_is_loaded_by_torch_alone(tmp_path):
+    FILES["old.pt"][0](tmp_path / "old.pt")
+    gcodec.compress_file(tmp_path / "old.pt")
+    assert_same(gcodec.load(tmp_path / "old.pt.gc", lazy=True), STATE)
+    meta = gcodec.load(tmp_path / "old.pt.gc", map_location="meta")
+    assert all(tensor.is_meta for tensor in meta["model"].values())
+    for options in ({"like": "numpy"}, {"names": "model"}):
+        with pytest.raises(Unsupported, match=r"old\.pt: .*leave out like and names"):
+            gcodec.load(tmp_path / "old.pt.gc", **options)  # type: ignore[arg-type]
+    with pytest.raises(LimitExceeded):
+        gcodec.load(tmp_path / "old.pt.gc", max_output_bytes=100)
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "a.npz", "state.safetensors"])
