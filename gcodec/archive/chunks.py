@@ -44,9 +44,13 @@ MIN_RUN, CHUNK_COST = 1 << 12, 16
 FOUND_FRAME, FOUND_REPEATS = 0.95, 0.02
 #: Records that take more than this share of their size field by field are tried with Zstandard as they are, too.
 RECORDS_LIKELY = 0.97
-#: Bytes of a part of a tensor, in its middle, that are looked at for repetitions, least and most: a quarter of a part,
-#: and an eighth of one that is as large as any.
+#: Bytes of a part of a tensor, in its middle, that are looked at for repetitions, least and most: half of a part, and
+#: an eighth of one that is as large as any.
 LEAST_LOOKED_AT, LOOKED_AT = 1 << 16, 1 << 19
+#: Bytes of the pieces of a part that are tried with Zstandard, least and most: a 64th of a part, and one piece of parts
+#: that are smaller than so many pieces of the most. A part is tried as a whole where its pieces take no larger share of
+#: their size than this multiple of what its frame takes: a piece has fewer bytes before it to find again.
+LEAST_TRIED, MOST_TRIED, FEW_PIECES, PIECES_NEAR = 1 << 12, 1 << 14, 1 << 6, 1.06
 #: Least share of its size that a base must save a part: for less nobody should have to keep another file.
 WORTH_A_BASE = 0.005
 
@@ -139,7 +143,7 @@ def pack_chunk(
         in_rows = n_columns and n_values % n_columns == 0
         shapes = [(n_values // n_columns, n_columns)] if in_rows else None
         best = _packed_frame(data, dtype, options, shapes, base, base_is_held, smallest, take)
-    if dtype is None or data.size <= SMALL or (not best.needs_base and (smallest or _repeats_values(data, dtype))):
+    if dtype is None or data.size <= SMALL or (not best.needs_base and (smallest or _may_be_text(best, dtype))):
         best = _or_text(best, smallest)
         exact = _or_text(exact, smallest) if best.lossy else exact
     # Of small parts the rounded values, too, may fit into no frame that is smaller: then rounding would be for nothing.
@@ -208,8 +212,8 @@ def pack_group(
         if part.size > MIN_FRAME:
             best = _packed_frame(part, dtype, {}, run, None, False, smallest, take)
         packed.append(_or_text(best, smallest) if repeats or part.size <= SMALL else best)
-    if smallest or sampled.share_of_copies() > FOUND_REPEATS:
-        n_bytes = sum(len(chunk.payload) + CHUNK_COST for chunk in packed) - CHUNK_COST
+    n_bytes = sum(len(chunk.payload) + CHUNK_COST for chunk in packed) - CHUNK_COST
+    if smallest or sampled.share_of_copies() > FOUND_REPEATS or _pieces_are_smaller(data, dtype, n_bytes):
         whole = _or_text(stored_chunk(data), smallest)
         packed = [whole] if len(whole.payload) < n_bytes else packed
     return packed
@@ -314,9 +318,28 @@ def found_chunk(packed: Packed, dtype: str) -> Packed:
     return _or_text(packed) if is_doubtful or has_repeats(data, min(width(dtype) or 1, 4)) else packed
 
 
+def _may_be_text(packed: Packed, dtype: str) -> bool:
+    """Return True if Zstandard may store a part of values in fewer bytes, as far as samples tell."""
+    data, n_bytes = packed.restored, len(packed.payload)
+    return _repeats_values(data, dtype) or _pieces_are_smaller(data, dtype, n_bytes)
+
+
+def _pieces_are_smaller(data: Bytes, dtype: str, n_bytes: int) -> bool:
+    """Return True if Zstandard makes pieces of a part about as small as frames of so many bytes make all of it; of
+    values of a byte, too, for each of which it has a code, where frames have one for the exponent."""
+    if width(dtype) == 1:
+        return True
+    size = min(max(data.size // 64, LEAST_TRIED), MOST_TRIED)
+    middles = (1, 3) if data.size >= FEW_PIECES * MOST_TRIED else (2,)
+    starts = [max(data.size * middle // 4 - size // 2, 0) // 16 * 16 for middle in middles]
+    pieces = [data[start : start + size] for start in starts]
+    tried = sum(len(compressed(piece.data, ZSTD_LEVEL)) for piece in pieces)
+    return tried * data.size <= PIECES_NEAR * n_bytes * sum(piece.size for piece in pieces)
+
+
 def _repeats_values(data: Bytes, dtype: str) -> bool:
     """Return True if values of a type occur again one after the other, as far as a sample from the middle tells."""
-    size = min(max(data.size // 4, LEAST_LOOKED_AT), LOOKED_AT)
+    size = min(max(data.size // 2, LEAST_LOOKED_AT), LOOKED_AT)
     start = max(data.size - size, 0) // 16 * 8  # where values begin, of whatever type
     return has_repeats(data[start : start + size], min(width(dtype) or 1, 4))
 
