@@ -232,7 +232,7 @@ def counts_of_plain_allreduces(n: int) -> dict[str, int]:
     """Return what so many calls of ``allreduce`` ask for once codebooks are kept: several wait for each other, while
     one is waited for at once."""
     gd.close_lanes()
-    terms = [values_at(who, N_VALUES, torch.float32) for who in range(size())]
+    terms = all_terms(N_VALUES)
     with counting(), mock.patch.object(allreduce, "is_on_gpu", lambda tensor: True):
         held = HeldUp(lanes.lane_of(None))
         for _ in range(4):
