@@ -97,18 +97,19 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     Raises:
         GcodecError: fsspec, or the package that it needs for this kind of URL, is not installed; or the store cannot be
             used, as with an unknown profile.
-        OSError: of the store.
+        OSError: of the store, or of the machine, which has no thread or no memory for it.
     """
     try:
         import fsspec
     except ImportError as error:
         raise GcodecError(f"{url}: URLs need the fsspec package: pip install fsspec") from error
-    try:
-        filesystem, path = fsspec.core.url_to_fs(url)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # the package for this kind is missing, nobody knows it, or the store has an error
-        raise GcodecError(f"{url}: {error}") from error
+    with naming_url(url):
+        try:
+            filesystem, path = fsspec.core.url_to_fs(url)
+        except (OSError, MemoryError, RuntimeError):  # of the machine, as where a store's thread cannot be started
+            raise
+        except Exception as error:  # the package for this kind is missing, nobody knows it, or a setting is wrong
+            raise GcodecError(f"{url}: {error}") from error
     return filesystem, path
 
 
@@ -208,6 +209,7 @@ def open_url(url: str) -> BinaryIO:
     """
     filesystem, path = filesystem_of(url)
     with naming_url(url):
+        _store_of(filesystem).invalidate_cache(path)  # another process may have replaced the file since it was listed
         return cast(BinaryIO, _UrlFile(url, filesystem.open(path, "rb")))
 
 

@@ -177,6 +177,10 @@ class ListingFileSystem(MemoryFileSystem):
     def info(self, path, **kwargs):
         return self.listings.get(self._strip_protocol(path)) or super().info(path, **kwargs)
 
+    def find(self, path, *arguments, **kwargs):
+        kept = {entry["name"]: entry for entry in self.listings.values() if entry["name"].startswith(f"{path}/")}
+        return kept or super().find(path, *arguments, **kwargs)
+
     def _open(self, path, mode="rb", **kwargs):
         file = super()._open(path, mode, **kwargs)
         return io.BytesIO(file.getvalue()[: self.info(path)["size"]]) if mode == "rb" else file
@@ -194,6 +198,23 @@ def test_a_file_that_another_process_has_replaced_since_it_was_listed_is_read_as
         others.send(publisher.publish(state_of(step) | {"step": np.array(step)}))
         assert subscriber.catch_up(ours) == 1 and subscriber.tensors["step"] == step
         fsspec.filesystem("listing").ls(f"/{place}")
+
+
+def test_what_another_process_has_put_or_replaced_since_it_was_listed_is_loaded_and_compressed_as_it_is(tmp_path):
+    fsspec.register_implementation("listing", ListingFileSystem, clobber=True)
+    place, ours = secrets.token_hex(4), fsspec.filesystem("listing")
+    for size in (5, 5000, 70):
+        gcodec.save({"w": np.arange(float(size))}, f"memory://{place}/all/w.gc")
+        assert gcodec.load(f"listing://{place}/all/w.gc")["w"].size == size
+        ours.ls(f"/{place}/all")
+    for size in (5, 5000, 70):
+        memory().pipe_file(f"memory://{place}/in/{size}.txt", bytes(size))
+        memory().pipe_file(f"memory://{place}/in/same.txt", bytes(size))
+        run("compress", f"listing://{place}/in", "-o", str(tmp_path / f"{size}.gc"))
+        run("decompress", str(tmp_path / f"{size}.gc"), "-o", f"{tmp_path}/{size}/")
+        for name in (f"{size}.txt", "same.txt"):
+            assert (tmp_path / f"{size}/in/{name}").read_bytes() == bytes(size)
+        ours.ls(f"/{place}/in")
 
 
 def test_a_series_on_the_command_line_takes_urls_of_folder_files_and_outputs(url, folder, capsys):
