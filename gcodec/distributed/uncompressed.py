@@ -56,7 +56,8 @@ class Awaited:
     """Says in the log that no gradients have come while optimizers have taken steps, as from a state without a model.
 
     Steps of an optimizer whose parameters' gradients come to another state are no sign of that: of two models that are
-    trained in turns, as those of a GAN are, one may take many steps before the other's first.
+    trained in turns, as those of a GAN are, one may take many steps before the other's first. Of a model that is
+    trained without compression nothing is known here, so that its steps count, and the line says so.
 
     Args:
         text: what to do.
@@ -76,7 +77,8 @@ class Awaited:
         if self._n_steps == _PATIENCE:
             self.end()
             rank = dist.get_rank() if dist.is_initialized() and dist.get_world_size() > 1 else None
-            self._log.say(rank, "none", f"no gradients have come here in {_PATIENCE} steps of optimizers: {self._text}")
+            text = f"no gradients have come here in {_PATIENCE} steps of optimizers: {self._text}"
+            self._log.say(rank, "none", f"{text}, unless what these steps train is another, uncompressed model")
 
     def end(self, parameters: Callable[[], Iterable[torch.Tensor]] = tuple) -> None:
         """Stop waiting: gradients have come.

@@ -121,6 +121,7 @@ def test_a_way_to_ask_for_compression_sends_fewer_bytes_or_says_why_not(outcomes
     explained = [line for line in first.lines if line.startswith(LINES.get(name, "nothing"))]
     assert len(explained) == (name in LINES), first
     assert not [line for line in first.lines if "no gradients have come" in line and line not in explained]
+    assert all(line.endswith("another, uncompressed model") for line in explained if "no gradients have come" in line)
     assert len(first.lines) == len(set(first.lines))
     assert not other.lines
 
