@@ -96,8 +96,8 @@ def bucket_ways(tensor: Any) -> dict[str, Reduce]:
 
     kept = gd.Refresh(interval=1 << 30, trigger=1e9)
     states = {
-        "kept codebook": gd.CompressedAllreduce(smallest=0, bypass=None, refresh=kept),
-        "fresh codebook": gd.CompressedAllreduce(smallest=0, bypass=None, refresh=None),
+        "kept codebook": gd.CompressedAllreduce(min_bytes=0, bypass=None, refresh=kept),
+        "fresh codebook": gd.CompressedAllreduce(min_bytes=0, bypass=None, refresh=None),
     }
     compressed = {f"DDP bucket, lossless, {name}": by(state) for name, state in states.items()}
     return {"DDP bucket, uncompressed": by(None), **compressed}

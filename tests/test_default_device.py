@@ -44,7 +44,7 @@ def test_gradients_are_compressed_whatever_the_default_device(compressor):
     gradient, results = torch.linspace(-1.0, 1.0, 4096).view(64, 64), []
     for where in "cpu", "meta":
         with torch.device(where):
-            averager = Averager(CompressionPlan(compressor, smallest=0))
+            averager = Averager(CompressionPlan(compressor, min_values=0))
             results.append(alone(averager.average({"w": gradient}))["w"])
     assert torch.equal(*results)
 

@@ -72,7 +72,7 @@ SETTINGS: dict[str, Setting] = {
     DENSE: Setting(CompressionPlan(Dense(), None), "no hook: float32", training.FP32, training.FP32),
     CONTROL: Setting(CompressionPlan(Dense(), None), "the same, from parameters one ulp off", ""),
     "bf16 hook": Setting(
-        CompressionPlan(Cast("bfloat16"), None, smallest=0, vectors=True),
+        CompressionPlan(Cast("bfloat16"), None, min_values=0, vectors=True),
         "torch's `bf16_compress_hook`",
         training.BF16,
         training.BF16,

@@ -41,7 +41,7 @@ class Method:
     def plan(self) -> CompressionPlan:
         """The plan, by which every tensor is compressed, biases too, as in the authors' code: in small models they are
         not few."""
-        return CompressionPlan(self.compressor, self.feedback, smallest=0, vectors=True)
+        return CompressionPlan(self.compressor, self.feedback, min_values=0, vectors=True)
 
 
 def window(steps: int, checks: int = CHECKS) -> int:

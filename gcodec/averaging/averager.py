@@ -42,7 +42,7 @@ class CompressionPlan:
     Attributes:
         compressor: The compressor of the tensors that are not sent dense.
         feedback: Carries what is left out to the next step; None to drop it.
-        smallest: Tensors of fewer values are sent dense.
+        min_values: Tensors of fewer values are sent dense.
         vectors: Compress tensors of one dimension, too.
 
     Raises:
@@ -51,12 +51,12 @@ class CompressionPlan:
 
     compressor: Compressor
     feedback: Feedback | None = ErrorFeedback()  # noqa: RUF009 - frozen
-    smallest: int = 1024
+    min_values: int = 1024
     vectors: bool = False
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        check_whole("smallest", self.smallest, 0)
+        check_whole("min_values", self.min_values, 0)
         if self.feedback is not None:
             self.compressor.check_feedback()
 
@@ -64,13 +64,13 @@ class CompressionPlan:
     def terms(self) -> str:
         """The plan as ranks compare it. It begins with "Plan" whatever the class is called, so that releases agree."""
         return (
-            f"Plan(compressor={self.compressor!r}, feedback={self.feedback!r}, smallest={self.smallest!r}, "
+            f"Plan(compressor={self.compressor!r}, feedback={self.feedback!r}, min_values={self.min_values!r}, "
             f"vectors={self.vectors!r})"
         )
 
     def compresses(self, gradient: torch.Tensor) -> bool:
         """Tell whether a gradient is compressed, rather than sent dense."""
-        return gradient.numel() >= self.smallest and (self.vectors or gradient.dim() > 1)
+        return gradient.numel() >= self.min_values and (self.vectors or gradient.dim() > 1)
 
 
 #: Plans that users name by an accuracy. "fp8": as many mantissa bits as float8_e5m2, the 8-bit type for gradients.

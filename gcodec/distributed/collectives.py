@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ..errors import InvalidArgument, Unsupported, check_int, check_optional_int
 from ..threads import threads_per_rank
 from .modes import FixedBits, Lossless, NearLossless
-from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce, half_job
+from .reduction.allreduce import MIN_BYTES, allreduce_job, dense_allreduce, half_job
 from .reduction.bypass import Bypass
 from .reduction.coder import BufferCodebooks
 from .reduction.collective_codebooks import CollectiveCodebooks
@@ -56,7 +56,7 @@ class GroupOptions:
     Attributes:
         mode: ``Lossless()`` or ``FixedBits(k)``. NearLossless needs the parameters, which a process group does not see
             and of which FSDP has only shards.
-        smallest: bytes; smaller tensors go through Gloo uncompressed.
+        min_bytes: bytes; smaller tensors go through Gloo uncompressed.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
         timeout: time after which a silent rank is an error. Default: the ``timeout=`` that torch was given.
         bypass: policy that measures whether compression pays, for collectives that repeat from step to step; None
@@ -69,7 +69,7 @@ class GroupOptions:
     """
 
     mode: Lossless | FixedBits = field(default_factory=Lossless)
-    smallest: int = SMALLEST
+    min_bytes: int = MIN_BYTES
     threads: int | None = None
     timeout: timedelta | None = None
     bypass: Bypass | None = field(default_factory=Bypass)
@@ -85,7 +85,7 @@ class GroupOptions:
             elif isinstance(self.mode, GroupOptions):
                 reason = ": what GroupOptions holds are arguments of compress_fsdp, each by its name"
             raise InvalidArgument(f"mode must be Lossless() or FixedBits(k), not {self.mode!r:.80}{reason}")
-        check_int("smallest", self.smallest)
+        check_int("min_bytes", self.min_bytes)
         check_optional_int("threads", self.threads)
         check_optional_duration("timeout", self.timeout)
         object.__setattr__(self, "bypass", config_or_none("bypass", self.bypass, Bypass))
@@ -94,7 +94,7 @@ class GroupOptions:
     @property
     def terms(self) -> dict[str, object]:
         """Return the options that must be equal on all ranks."""
-        return {"mode": self.mode, "smallest": self.smallest, "bypass": self.bypass, "refresh": self.refresh}
+        return {"mode": self.mode, "min_bytes": self.min_bytes, "bypass": self.bypass, "refresh": self.refresh}
 
     @property
     def _timeout(self) -> timedelta | None:
@@ -203,9 +203,9 @@ class Collectives:
         if group not in self._compared:
             compare_options(group, self.options.terms, self.label)
             self._compared.add(group)
-        if sum(tensor.nbytes for tensor in tensors) >= max(self.options.smallest, 1):
+        if sum(tensor.nbytes for tensor in tensors) >= max(self.options.min_bytes, 1):
             return True
-        text = f"not compressed are {small_reason(self.options.smallest, 'tensors')}"
+        text = f"not compressed are {small_reason(self.options.min_bytes, 'tensors')}"
         self.log.say(group.rank(), "small", text, logging.INFO)
         return False
 
@@ -221,7 +221,7 @@ class Collectives:
         """
         n_bytes = sum(tensor.nbytes for tensor in tensors if tensor.layout == torch.strided)
         is_sparse = any(tensor.layout != torch.strided for tensor in tensors)
-        if group.size() > 1 and (is_sparse or n_bytes >= max(self.options.smallest, 1)):
+        if group.size() > 1 and (is_sparse or n_bytes >= max(self.options.min_bytes, 1)):
             level = logging.INFO if is_expected or not has_floats(tensors) else logging.WARNING
             self.log.say(group.rank(), reason, f"not compressed are {reason}", level)
 

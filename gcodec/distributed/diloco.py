@@ -36,7 +36,7 @@ from .ddp.compressor_state import small_tensor_reason, warm_compressor
 from .gradients import Gradients
 from .modes import Lossless, Mode, NearLossless, mode_of, option_of
 from .outer_exchange import OuterExchange, OverlappedExchange, outer_plan
-from .reduction.allreduce import SMALLEST, allreduce_job, dense_allreduce
+from .reduction.allreduce import MIN_BYTES, allreduce_job, dense_allreduce
 from .reduction.gpu_jobs import (
     gpu_dense_allreduce_job,
     gpu_reduction_job,
@@ -79,8 +79,8 @@ class DiLoCo:
             overlap_steps)`` inner steps go on meanwhile, fewer than ``every / parts``; not with ``NearLossless``, which
             reads the parameters during the exchange.
         group: the process group; default the world.
-        smallest: bytes; smaller exchanges go through Gloo uncompressed, but for modes that keep back: plans have a
-            ``smallest`` of their own.
+        min_bytes: bytes; smaller exchanges go through Gloo uncompressed, but for modes that keep back: plans have a
+            ``min_values`` of their own.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
         timeout: time after which a silent rank is an error; default the group's own.
 
@@ -98,7 +98,7 @@ class DiLoCo:
         mode: Mode | Compressor | CompressionPlan | str | None = None,
         parts: int | Streaming = 1,
         group: dist.ProcessGroup | None = None,
-        smallest: int = SMALLEST,
+        min_bytes: int = MIN_BYTES,
         threads: int | None = None,
         timeout: timedelta | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class DiLoCo:
                 "steps would change them"
             )
         self.group = group
-        self.smallest, self.timeout = check_int("smallest", smallest), check_optional_duration("timeout", timeout)
+        self.min_bytes, self.timeout = check_int("min_bytes", min_bytes), check_optional_duration("timeout", timeout)
         self.threads = check_optional_int("threads", threads) or threads_per_rank()
         self.steps = 0  #: inner steps so far
         self._counters, self._log = Counters(), UncompressedLog("DiLoCo")
@@ -159,7 +159,7 @@ class DiLoCo:
             "every": self.every,
             "mode": option_of(self.mode) if self._plan is None else self._plan.terms,
             "streaming": self.streaming,
-            "smallest": self.smallest,
+            "min_bytes": self.min_bytes,
             "parameters": params,
             "steps": self.steps,
         }
@@ -367,8 +367,8 @@ class DiLoCo:
         counters = self._counters
         counters.add(Counters.of(flat.nbytes, lane.size))
         reason = type_reason(flat)
-        if reason is None and flat.nbytes < max(self.smallest, 1):
-            reason = small_reason(self.smallest, f"all {flat.nbytes} bytes of {flat.dtype} parameters, which are")
+        if reason is None and flat.nbytes < max(self.min_bytes, 1):
+            reason = small_reason(self.min_bytes, f"all {flat.nbytes} bytes of {flat.dtype} parameters, which are")
         if reason is not None:
             self._log.say(lane.rank, reason, f"not compressed are {reason}")
             if self._on_gpu:

@@ -23,7 +23,7 @@ from ..errors import InvalidArgument, Unsupported, check_flag, first_few
 from .collectives import Collectives, GroupOptions
 from .group import CompressedGroup
 from .modes import FixedBits, Lossless
-from .reduction.allreduce import SMALLEST
+from .reduction.allreduce import MIN_BYTES
 from .reduction.bypass import Bypass
 from .reduction.shared_codebooks import Refresh
 from .transport.arguments import check_model
@@ -252,7 +252,7 @@ def compress_fsdp(
     *,
     replicas: DeviceMesh | dist.ProcessGroup | None = None,
     parameters: bool = True,
-    smallest: int = SMALLEST,
+    min_bytes: int = MIN_BYTES,
     threads: int | None = None,
     timeout: timedelta | None = None,
     bypass: Bypass | None = Bypass(),  # noqa: B008 - frozen
@@ -271,7 +271,7 @@ def compress_fsdp(
             shards' gradients are averaged over it, compressed, in place of HSDP's own all-reduce. (To keep HSDP's
             own and compress only that, give its dimension the backend "gcodec".)
         parameters: gather parameters compressed, too, without loss whatever the mode is.
-        smallest: bytes; smaller tensors are sent uncompressed.
+        min_bytes: bytes; smaller tensors are sent uncompressed.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
         timeout: time after which a silent rank is an error; default the group's own.
         bypass: policy that measures whether compression pays; None always compresses.
@@ -290,7 +290,7 @@ def compress_fsdp(
     check_model(model)
     mode = Lossless() if mode is None else mode
     check_flag("parameters", parameters)
-    collectives = Collectives(GroupOptions(mode, smallest, threads, timeout, bypass, refresh), "FSDP", on_gpu=True)
+    collectives = Collectives(GroupOptions(mode, min_bytes, threads, timeout, bypass, refresh), "FSDP", on_gpu=True)
     modules = _sharded(model)
     group = None if replicas is None else _group_of(replicas)
     for name, module in modules.items():  # all of them, before any is changed
@@ -336,10 +336,10 @@ def _sharded(model: torch.nn.Module) -> dict[str, FSDPModule]:
 
 def _say_if_small(collectives: Collectives, modules: Iterable[FSDPModule]) -> None:
     """Say in the log that no module has gradients of as many bytes as are compressed, if that is so."""
-    smallest, groups = collectives.options.smallest, [group for module in modules for group in _groups(module)]
+    min_bytes, groups = collectives.options.min_bytes, [group for module in modules for group in _groups(module)]
     params = [[param.sharded_param for param in group.fsdp_params] for group in groups]
-    if max(sum(param.numel() * param.element_size() for param in of_group) for of_group in params) < smallest:
-        text = f"no gradients are compressed: those of all modules are {small_reason(smallest, 'tensors')}"
+    if max(sum(param.numel() * param.element_size() for param in of_group) for of_group in params) < min_bytes:
+        text = f"no gradients are compressed: those of all modules are {small_reason(min_bytes, 'tensors')}"
         collectives.log.say(dist.get_rank(), "small", text)
 
 

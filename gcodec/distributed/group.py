@@ -36,7 +36,7 @@ _registered: dict[str, GroupOptions] = {}  #: by the backend's name
 class CompressedGroup(dist.ProcessGroup):
     """The process group that ``init_process_group("gcodec")`` makes.
 
-    Dense float32, float64, bfloat16 and float16 tensors of at least ``smallest`` bytes are compressed when they are
+    Dense float32, float64, bfloat16 and float16 tensors of at least ``min_bytes`` bytes are compressed when they are
     summed or averaged by an all-reduce or a reduce-scatter of one tensor, alone or coalesced; on a CUDA device, all but
     float64. Sums are then made in the order of ranks; every rank ends with the same bits. Floats on other kinds of
     devices raise Unsupported.

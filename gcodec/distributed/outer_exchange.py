@@ -32,7 +32,7 @@ def outer_plan(mode: Any) -> CompressionPlan | None:
         InvalidArgument: a plan whose feedback is another one than error feedback.
     """
     if isinstance(mode, Visible):
-        return CompressionPlan(mode, smallest=0, vectors=True)
+        return CompressionPlan(mode, min_values=0, vectors=True)
     if isinstance(mode, Compressor):
         return CompressionPlan(mode)
     plan = NAMED_PLANS.get(mode) if isinstance(mode, str) else mode
@@ -134,7 +134,7 @@ class OuterExchange:
         trial.memories = {name: dict(memory) for name, memory in self.averager.memories.items()}
         trial.last = {}
         if flush:
-            trial.plan = CompressionPlan(Frames(), trial.plan.feedback, smallest=0, vectors=True)
+            trial.plan = CompressionPlan(Frames(), trial.plan.feedback, min_values=0, vectors=True)
         averages = yield from trial.average(_named(gradients), _named(params))
         self._trial = trial, flush
         return [averages[str(number)] for number in gradients]

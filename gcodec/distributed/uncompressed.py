@@ -158,13 +158,13 @@ class UncompressedBuckets:
             self.log.say(rank, "part", f"not all gradients are compressed: {text}", level)
 
 
-def small_reason(smallest: int, what: str) -> str:
+def small_reason(min_bytes: int, what: str) -> str:
     """Return the reason for what has fewer bytes than a limit.
 
     Args:
         what: what is that small, in the plural.
     """
-    return f"{what} below smallest={smallest} bytes, where latency is all that counts (smallest=0 compresses them)"
+    return f"{what} below min_bytes={min_bytes} bytes, where latency is all that counts (min_bytes=0 compresses them)"
 
 
 def type_reason(tensor: torch.Tensor, complex_values: bool = False) -> str | None:

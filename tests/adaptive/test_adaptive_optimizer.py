@@ -171,7 +171,7 @@ def test_a_parameter_without_a_gradient_is_left_as_it_is_and_one_with_zeros_is_n
         model = torch.nn.ModuleDict({name: torch.nn.Linear(40, 40) for name in ("used", "sometimes", "never", "zeros")})
         optimizer: Any = made(model.parameters())
         if wrapped:
-            adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1), smallest=1 << 30)), GraVAC(TopK(0.1)))
+            adaptive = Adaptive(Averager(CompressionPlan(TopK(0.1), min_values=1 << 30)), GraVAC(TopK(0.1)))
             optimizer = AdaptiveOptimizer(optimizer, model.named_parameters(), adaptive, alone)
         for step in range(6):
             optimizer.zero_grad()

@@ -42,7 +42,7 @@ def test_a_compressor_at_its_lossless_setting_averages_as_dense(name):
         return
     shapes = {"x": (50, 50)} if promise.square else SHAPES
     steps = 2 if promise.square else 4  # each divides by a random matrix
-    plan = CompressionPlan(promise.lossless, feedback=None, smallest=0, vectors=True)
+    plan = CompressionPlan(promise.lossless, feedback=None, min_values=0, vectors=True)
     _, averages = run(plan, 3, steps, shapes=shapes)
     for step, result in enumerate(averages):
         for tensor, wanted in mean_of(gradients_at(step, 3, shapes=shapes)).items():
@@ -101,7 +101,7 @@ def test_contributions_of_ranks_add_up_to_the_average(name, size):
 @each_value(name=PROMISES, size=[2, 3, 4])
 def test_error_feedback_telescopes_across_a_change_of_setting(name, size):
     promise = PROMISES[name]
-    simulation = Simulation(size, CompressionPlan(promise.setting, smallest=0, vectors=True))
+    simulation = Simulation(size, CompressionPlan(promise.setting, min_values=0, vectors=True))
     given_in = {tensor: torch.zeros(shape, dtype=torch.float64) for tensor, shape in SHAPES.items()}
     sent = {tensor: torch.zeros(shape, dtype=torch.float64) for tensor, shape in SHAPES.items()}
     for step in range(5):
@@ -126,7 +126,7 @@ def test_error_feedback_telescopes_across_a_change_of_setting(name, size):
 
 @everyone
 def test_a_resumed_run_of_a_compressor_is_the_uninterrupted_run(name):
-    plan = CompressionPlan(PROMISES[name].setting, smallest=100)
+    plan = CompressionPlan(PROMISES[name].setting, min_values=100)
     simulation, _ = run(plan, 3, 3)
     buffer = io.BytesIO()
     torch.save([rank.state_dict() for rank in simulation.ranks], buffer)
@@ -148,7 +148,7 @@ def test_a_resumed_run_of_a_compressor_is_the_uninterrupted_run(name):
 def test_zero_constant_single_and_empty_gradients_are_averaged(name, kind):
     shapes = {"zero": (40, 30), "equal": (40, 30), "one value": (1, 1), "empty": (0, 7), "one row": (1, 50)}
     fill = 0.0 if kind == "zero" else 0.25
-    simulation = Simulation(2, CompressionPlan(PROMISES[name].setting, smallest=0))
+    simulation = Simulation(2, CompressionPlan(PROMISES[name].setting, min_values=0))
     for _ in range(3):
         gradient = torch.full(shapes[kind], fill)
         averages = simulation.average([{"x": gradient}, {"x": gradient}])

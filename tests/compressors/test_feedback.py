@@ -28,7 +28,7 @@ def test_sent_and_residual_add_up_to_the_sum_of_momenta(compressor, nesterov):
     """This holds without masking and clipping; and where everything is sent, it is what torch's SGD steps with."""
     size, steps = 3, 6
     momentum = MomentumCorrection(0.9, nesterov=nesterov, masking=False)
-    simulation = Simulation(size, CompressionPlan(compressor, momentum, smallest=0))
+    simulation = Simulation(size, CompressionPlan(compressor, momentum, min_values=0))
     param = torch.nn.Parameter(torch.zeros(SHAPES["linear"], dtype=torch.float64))
     optimizer = torch.optim.SGD([param], lr=1.0, momentum=0.9, nesterov=nesterov)
     sent = torch.zeros_like(param.detach())
@@ -44,7 +44,7 @@ def test_sent_and_residual_add_up_to_the_sum_of_momenta(compressor, nesterov):
 
 
 def test_masking_forgets_momentum_where_values_were_sent():
-    rank = Averager(CompressionPlan(TopK(0.1), MomentumCorrection(0.9), smallest=0))
+    rank = Averager(CompressionPlan(TopK(0.1), MomentumCorrection(0.9), min_values=0))
     gradient = gradients_at(0, 1)[0]["linear"]
     chosen = {}
     rank.watch = lambda name, corrected, outcome: chosen.update({name: outcome.indices})
@@ -58,7 +58,7 @@ def test_masking_forgets_momentum_where_values_were_sent():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", list(PROMISES))
 def test_expanded_gradients_are_averaged_as_contiguous_ones(name, dtype):
-    plan = CompressionPlan(PROMISES[name].setting, smallest=0)
+    plan = CompressionPlan(PROMISES[name].setting, min_values=0)
     expanded, contiguous = Averager(plan), Averager(plan)
     gradient = gradients_at(0, 1, dtype=dtype)[0]["linear"][:, :1].expand(60, 70)
     average = alone(expanded.average({"x": gradient}))["x"]
@@ -73,7 +73,7 @@ def test_expanded_gradients_are_averaged_as_contiguous_ones(name, dtype):
 @pytest.mark.parametrize("feedback", [ErrorFeedback(), MomentumCorrection(0.9)], ids=repr)
 @pytest.mark.parametrize("shape", [(70, 60), (60, 1, 70), (1, 70), (4200,)])
 def test_a_residual_of_another_shape_is_refused_rather_than_broadcast(feedback, shape):
-    plan = CompressionPlan(TopK(0.1), feedback, smallest=0, vectors=True)
+    plan = CompressionPlan(TopK(0.1), feedback, min_values=0, vectors=True)
     before, resumed = Averager(plan), Averager(plan)
     alone(before.average({"layer.weight": torch.ones(60, 70)}))
     resumed.load_state_dict(before.state_dict())
@@ -91,7 +91,7 @@ def test_channels_last_gradients_are_averaged_as_contiguous_ones(name, feedback)
     def close(a: torch.Tensor, b: torch.Tensor) -> bool:
         return a.shape == b.shape and norm(a - b) <= 1e-5 * norm(b)
 
-    plan = CompressionPlan(PROMISES[name].setting, feedback, smallest=0)
+    plan = CompressionPlan(PROMISES[name].setting, feedback, min_values=0)
     contiguous, channels_last = Simulation(2, plan), Simulation(2, plan)
     for step in range(3):
         gradients = [{"images": ranks["images"]} for ranks in gradients_at(step, 2)]
@@ -111,7 +111,7 @@ def test_dense_tensors_keep_their_momentum():
 
 
 def test_gradients_are_clipped_to_the_limit_over_the_root_of_the_number_of_ranks():
-    simulation = Simulation(4, CompressionPlan(Dense(), MomentumCorrection(0.0, clip=0.5), smallest=0))
+    simulation = Simulation(4, CompressionPlan(Dense(), MomentumCorrection(0.0, clip=0.5), min_values=0))
     gradient = torch.ones(10, 10)  # of norm 10
     average = simulation.average([{"x": gradient}] * 4)[0]["x"]
     assert norm(average) == pytest.approx(0.25, rel=1e-5)
@@ -121,7 +121,7 @@ def test_gradients_are_clipped_to_the_limit_over_the_root_of_the_number_of_ranks
 
 @pytest.mark.parametrize("power", [0, 40, 70, 120])
 def test_gradients_whose_squares_overflow_are_clipped_as_others(power):
-    rank = Averager(CompressionPlan(Dense(), MomentumCorrection(0.0, clip=0.5), smallest=0))
+    rank = Averager(CompressionPlan(Dense(), MomentumCorrection(0.0, clip=0.5), min_values=0))
     gradient = torch.randn(40, 50, generator=torch.Generator().manual_seed(0)) * 2.0**power
     average = alone(rank.average({"x": gradient}))["x"]
     assert norm(average - gradient.double() * (0.5 / norm(gradient))) <= 1e-5
@@ -137,7 +137,7 @@ def test_a_momentum_of_the_optimizers_own_is_refused():
 
 
 def test_residuals_decay_by_their_factor_every_step():
-    rank = Averager(CompressionPlan(TopK(0.01), ErrorFeedback(decay=0.5), smallest=0))
+    rank = Averager(CompressionPlan(TopK(0.01), ErrorFeedback(decay=0.5), min_values=0))
     gradient = gradients_at(0, 1)[0]["linear"]
     alone(rank.average({"x": gradient}))
     left = rank.memories["x"]["residual"].clone()
@@ -191,7 +191,7 @@ def test_state_of_another_rank_or_version_is_refused():
 @pytest.mark.parametrize("in_place", [False, True])
 def test_residuals_of_narrow_gradients_are_kept_in_float32(dtype, in_place):
     """In float32, a small gradient that is added to a large residual is not rounded away."""
-    rank = Averager(CompressionPlan(TopK(1e-3), smallest=0))
+    rank = Averager(CompressionPlan(TopK(1e-3), min_values=0))
     sent, steps = torch.zeros(40, 50), 60
     gradient = gradients_at(0, 1)[0]["linear"].view(-1)[:2000].view(40, 50).to(dtype)
     for _ in range(steps):
@@ -206,7 +206,7 @@ def test_residuals_of_narrow_gradients_are_kept_in_float32(dtype, in_place):
 @pytest.mark.parametrize("compressor", [TopK(1e-3), QSGD(8), Dense()], ids=repr)
 def test_residuals_beyond_the_range_of_float16_are_sent_in_parts(compressor, feedback):
     """An infinite residual would make the average of this step and of all later ones NaN."""
-    rank = Averager(CompressionPlan(compressor, feedback, smallest=0))
+    rank = Averager(CompressionPlan(compressor, feedback, min_values=0))
     gradient = gradients_at(0, 1)[0]["linear"] / gradients_at(0, 1)[0]["linear"].abs().max()
     gradient = (8000 * gradient).half()
     sent = step_sum = momentum = torch.zeros(gradient.shape)
@@ -224,7 +224,7 @@ def test_residuals_beyond_the_range_of_float16_are_sent_in_parts(compressor, fee
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_residuals_that_were_saved_in_a_narrow_type_go_on_in_float32(dtype):
-    rank = Averager(CompressionPlan(TopK(1e-3), smallest=0))
+    rank = Averager(CompressionPlan(TopK(1e-3), min_values=0))
     rank.memories["x"] = {"residual": torch.full((40, 50), 1.0, dtype=dtype)}
     alone(rank.average({"x": torch.full((40, 50), 2.0**-12, dtype=dtype)}))
     residual = rank.residual("x")
@@ -236,7 +236,7 @@ def test_residuals_that_were_saved_in_a_narrow_type_go_on_in_float32(dtype):
 @each_value(name=PROMISES, feedback=[ErrorFeedback(0.5), MomentumCorrection(0.5, nesterov=True, clip=0.01)])
 def test_averages_in_place_have_the_same_bits_and_residuals(name, feedback):
     """Hooks average in the gradients' memory, narrow types too; a gradient that is not finite changes no residual."""
-    plan = CompressionPlan(PROMISES[name].setting, feedback, smallest=100)
+    plan = CompressionPlan(PROMISES[name].setting, feedback, min_values=100)
     for dtype in (torch.float32, torch.bfloat16):
         groups = [[Averager(plan, rank, 3) for rank in range(3)] for _ in range(2)]
         for step in range(4):

@@ -32,7 +32,7 @@ def test_few_mantissa_bits_keep_exponents_and_round_to_nearest():
 def test_frames_of_16_bits_telescope_with_the_rounding_of_sums(dtype, scale, size):
     """The owner's part of the second rounding is of all ranks' values, which may add up to more than the gradient's
     type has room for."""
-    simulation, random = Simulation(size, CompressionPlan(Frames(2), smallest=0)), torch.Generator().manual_seed(0)
+    simulation, random = Simulation(size, CompressionPlan(Frames(2), min_values=0)), torch.Generator().manual_seed(0)
     total, sent = torch.zeros(40, 50, dtype=torch.float64), torch.zeros(40, 50, dtype=torch.float64)
     for _ in range(6):
         gradients = [(torch.rand(40, 50, generator=random) * scale + scale).to(dtype) for _ in range(size)]

@@ -52,7 +52,7 @@ def test_warm_starts_approach_the_best_approximation(setting):
 @pytest.mark.parametrize("power", [-80, 80])
 def test_gradients_may_have_any_scale(setting, power):
     """Products of a gradient and a factor of its scale would vanish, or overflow."""
-    plan = CompressionPlan(setting, smallest=0)
+    plan = CompressionPlan(setting, min_values=0)
     usual, far = Averager(plan), Averager(plan)
     for step in range(4):
         gradient = gradients_at(step, 1, scale=1.0)[0]["linear"]
@@ -65,7 +65,7 @@ def test_gradients_may_have_any_scale(setting, power):
 @pytest.mark.parametrize("warm_start", [True, False])
 def test_residuals_of_powersgd_stay_bounded(warm_start):
     """The residual of a step is orthogonal to its Q: with the same Q in all steps it would never be sent."""
-    rank = Averager(CompressionPlan(PowerSGD(2, warm_start=warm_start), smallest=0))
+    rank = Averager(CompressionPlan(PowerSGD(2, warm_start=warm_start), min_values=0))
     gradient = torch.randn(40, 50, generator=torch.Generator().manual_seed(0))
     for _ in range(100):
         alone(rank.average({"x": gradient}))

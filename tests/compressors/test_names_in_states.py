@@ -67,10 +67,10 @@ def test_feedback_has_the_repr_that_ranks_compare():
 
 def test_a_plan_has_the_terms_that_ranks_compare():
     assert repr(CompressionPlan(Dense())) == (
-        "CompressionPlan(compressor=Dense(), feedback=ErrorFeedback(decay=1.0), smallest=1024, vectors=False)"
+        "CompressionPlan(compressor=Dense(), feedback=ErrorFeedback(decay=1.0), min_values=1024, vectors=False)"
     )
-    assert CompressionPlan(Dense(), None, smallest=0).terms == (
-        "Plan(compressor=Dense(), feedback=None, smallest=0, vectors=False)"
+    assert CompressionPlan(Dense(), None, min_values=0).terms == (
+        "Plan(compressor=Dense(), feedback=None, min_values=0, vectors=False)"
     )
 
 

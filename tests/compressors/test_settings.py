@@ -68,7 +68,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         lambda: Simulation(2, "bf16"),
         lambda: compression_plan(""),
         lambda: ErrorFeedback(0.0),
-        lambda: CompressionPlan(Dense(), smallest=-1),
+        lambda: CompressionPlan(Dense(), min_values=-1),
         lambda: DGC(0.1, upper=0.0),
         lambda: DGC(0.1, least=0),
         lambda: TopK(0.1, sample=0.1, least=0),
@@ -152,7 +152,7 @@ A, B = torch.ones(4, 4), torch.zeros(4, 4)
     ],
 )
 def test_gradients_of_other_names_on_another_rank_are_refused_and_not_averaged(gradients):
-    simulation = Simulation(2, CompressionPlan(Dense(), smallest=0))
+    simulation = Simulation(2, CompressionPlan(Dense(), min_values=0))
     with pytest.raises(InvalidArgument, match="gradient"):
         simulation.average(gradients)
 
@@ -177,7 +177,7 @@ def test_plans_are_given_by_themselves_by_a_compressor_or_by_an_accuracy():
 def test_integers_and_sparse_tensors_are_refused():
     for tensor in (torch.zeros(4, 4, dtype=torch.int32), torch.eye(4).to_sparse()):
         with pytest.raises(InvalidArgument):
-            alone(Averager(CompressionPlan(TopK(0.5), smallest=0)).average({"x": tensor}))
+            alone(Averager(CompressionPlan(TopK(0.5), min_values=0)).average({"x": tensor}))
 
 
 def test_at_replaces_the_knob_of_a_setting():
@@ -188,7 +188,7 @@ def test_at_replaces_the_knob_of_a_setting():
 
 
 def test_small_tensors_and_vectors_stay_dense():
-    simulation, averages = run(CompressionPlan(TopK(0.01), smallest=2000), 2, 1)
+    simulation, averages = run(CompressionPlan(TopK(0.01), min_values=2000), 2, 1)
     exact = mean_of(gradients_at(0, 2))
     assert all(same(averages[0][tensor], exact[tensor]) for tensor in ("bias", "images"))
     assert not same(averages[0]["linear"], exact["linear"])

@@ -165,7 +165,7 @@ def test_sparcml_hands_over_what_payload_bytes_says_and_more_where_choices_diffe
     gradients, setting = [torch.zeros(80, 100) for _ in range(size)], SparCML(TopK(0.05))
     for rank, gradient in enumerate(gradients):  # 400 values for each rank, the same ones or others
         gradient.view(-1)[(0 if alike else rank) :: 20] = torch.randn(400, generator=torch.Generator().manual_seed(1))
-    simulation = Simulation(size, CompressionPlan(setting, smallest=0))
+    simulation = Simulation(size, CompressionPlan(setting, min_values=0))
     simulation.average([{"x": gradient} for gradient in gradients])
     share = simulation.ranks[0].total.payload_bytes / setting.payload_bytes((80, 100))
     assert share == pytest.approx(1 if alike else 2 - 1 / size, rel=0.2)

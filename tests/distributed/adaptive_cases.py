@@ -122,7 +122,7 @@ def trains_with_unused(group: dist.ProcessGroup, steps: int = 5) -> Any:
     parts = {name: nn.Linear(40, 40) for name in ("used", "on rank 0", "never")}
     start, model = {name: part.weight.detach().clone() for name, part in parts.items()}, nn.ModuleDict(parts)
     inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.1)
-    plan = CompressionPlan(TopK(0.1), smallest=1 << 30)
+    plan = CompressionPlan(TopK(0.1), min_values=1 << 30)
     adaptive = Adaptive(Averager(plan, rank(), group.size()), GraVAC(TopK(0.1)))
     optimizer = AdaptiveOptimizer(
         inner, model.named_parameters(), adaptive, lambda conversation: gd.converse(conversation, group)
@@ -354,7 +354,7 @@ def changing(group: dist.ProcessGroup, name: str) -> str:
     """Return what is raised when gradients come with another tensor compressed than before."""
     with given_model(group, name) as (model, wrapped, state):
         averages_at(0, model, wrapped)
-        state.averager.plan = CompressionPlan(Dense(), smallest=7000)
+        state.averager.plan = CompressionPlan(Dense(), min_values=7000)
         text = heard(lambda: averages_at(1, model, wrapped), Exception).text
         gd.close_lanes(group, patience=1.0)
     return text

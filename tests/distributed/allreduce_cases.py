@@ -18,7 +18,7 @@ from gcodec.distributed.transport.lane import lane_of
 from tests.distributed.rank_basics import all_terms, assert_refused, crc, dense_sum, rank, same_bits, size
 
 
-def exact(dtype: str, sizes: Sequence[int], kinds: Sequence[str], smallest: int) -> list[int]:
+def exact(dtype: str, sizes: Sequence[int], kinds: Sequence[str], min_bytes: int) -> list[int]:
     """Check lossless all-reduces of many arrays; return a checksum of every result."""
     results = []
     for n_values in sizes:
@@ -26,7 +26,7 @@ def exact(dtype: str, sizes: Sequence[int], kinds: Sequence[str], smallest: int)
             for op in ("sum", "avg"):
                 terms = all_terms(n_values, getattr(torch, dtype), kind)
                 tensor = terms[rank()].clone()
-                gd.allreduce(tensor, op=op, smallest=smallest, threads=1)
+                gd.allreduce(tensor, op=op, min_bytes=min_bytes, threads=1)
                 assert same_bits(tensor, dense_sum(terms, op == "avg")), (n_values, kind, op)
                 results.append(crc([tensor]))
     return results
@@ -40,7 +40,7 @@ def layouts() -> int:
     turned = mine.t().clone().t()
     spaced = torch.zeros(600, 1000)[:, ::2]
     spaced.copy_(mine)
-    future = [gd.allreduce(tensor, smallest=0, async_op=True) for tensor in (turned, spaced)]
+    future = [gd.allreduce(tensor, min_bytes=0, async_op=True) for tensor in (turned, spaced)]
     for item in future:
         assert item is not None
         item.wait()
@@ -56,7 +56,7 @@ def layouts() -> int:
 def refusals() -> None:
     """Check that arguments without a meaning are refused before anything is sent, and that the group goes on."""
     good: Any = torch.zeros(10)
-    other: Any = {"mode": 8, "group": "sum", "smallest": "none", "threads": 0, "timeout": 10}
+    other: Any = {"mode": 8, "group": "sum", "min_bytes": "none", "threads": 0, "timeout": 10}
     narrow = gd.NearLossless(torch.optim.SGD([good], lr=1.0), ladder={"bfloat16": gcodec.Ladder((0, 2))})
     with torch.inference_mode():
         thought = torch.zeros(10)
@@ -115,12 +115,12 @@ def lossy_law(mode: str, dtype: str) -> int:
         op="avg",
         mode=gd.NearLossless(optimizer) if mode == "near" else gd.FixedBits(5),
         params=param,
-        smallest=0,
+        min_bytes=0,
     )
     mean = dense_sum([coded(term) for term in terms], True)
     assert same_bits(tensor, mean if size() == 2 else coded(mean))
     few = torch.full((3,), 1.1 + rank())  # so few that a frame stores them as they are, but for the rounding
-    gd.allreduce(few, mode=gd.FixedBits(2), smallest=0)
+    gd.allreduce(few, mode=gd.FixedBits(2), min_bytes=0)
     return crc([tensor, few])
 
 

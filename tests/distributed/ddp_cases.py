@@ -69,7 +69,7 @@ def accuracy(name: str, mantissa_bits: int) -> list[tuple[float, float]]:
     for ours in (False, True):
         model = DistributedDataParallel(Terms(len(terms[0])))
         if ours:
-            state = gd.CompressedAllreduce(mode=name, smallest=0, threads=1, bypass=None)
+            state = gd.CompressedAllreduce(mode=name, min_bytes=0, threads=1, bypass=None)
             model.register_comm_hook(state, gd.hook)
             assert state.stats()["accuracy"] == name
         else:
@@ -170,7 +170,7 @@ def hooked(
     if mode is None:
         wrapped.register_comm_hook(None, in_rank_order)
     else:
-        options = {"smallest": 0, "threads": 1, "bypass": None, **(state_options or {})}
+        options = {"min_bytes": 0, "threads": 1, "bypass": None, **(state_options or {})}
         state = gd.CompressedAllreduce(mode=MODES[mode](optimizer), **options)
         wrapped.register_comm_hook(state, gd.hook)
     yield wrapped, state
@@ -272,9 +272,9 @@ def sparse_of_shared_memory(kind: str) -> float:
     """Return how far gradients are from their averages where the sparse one is reduced before the dense one is made."""
     model, alone, futures = Added(), Added(), []
     wrapped = DistributedDataParallel(model)
-    state: Any = gd.CompressedAllreduce(bypass=None, smallest=0)
+    state: Any = gd.CompressedAllreduce(bypass=None, min_bytes=0)
     if kind == "compressor":
-        state = gd.CompressedGradients(wrapped, CompressionPlan(TopK(1.0), smallest=0, vectors=True))
+        state = gd.CompressedGradients(wrapped, CompressionPlan(TopK(1.0), min_values=0, vectors=True))
 
     elif kind == "controller":
         state = gd.AdaptiveGradients(wrapped, CompressionPlan(Dense()), GraVAC(TopK(1.0)))
@@ -306,7 +306,7 @@ def shared_state(mode: str) -> float:
     """Return how far gradients of two models are from their averages, in one backward pass and with one state."""
     torch.manual_seed(6)
     models = [nn.Linear(200, 200), nn.Linear(200, 200)]
-    state = gd.CompressedAllreduce(mode=mode, bypass=None, smallest=0)
+    state = gd.CompressedAllreduce(mode=mode, bypass=None, min_bytes=0)
     both = [DistributedDataParallel(model) for model in models]
     for wrapped in both:
         wrapped.register_comm_hook(state, gd.hook)
@@ -359,9 +359,9 @@ def complex_parameters(kind: str) -> tuple[int, float] | None:
             return None
         raise
     states: dict[str, Any] = {
-        "exact": lambda: gd.CompressedAllreduce(bypass=None, smallest=0),
-        "near": lambda: gd.CompressedAllreduce(optimizer=optimizer, bypass=None, smallest=0),
-        "compressor": lambda: gd.CompressedGradients(wrapped, CompressionPlan(TopK(1.0), smallest=0, vectors=True)),
+        "exact": lambda: gd.CompressedAllreduce(bypass=None, min_bytes=0),
+        "near": lambda: gd.CompressedAllreduce(optimizer=optimizer, bypass=None, min_bytes=0),
+        "compressor": lambda: gd.CompressedGradients(wrapped, CompressionPlan(TopK(1.0), min_values=0, vectors=True)),
         "controller": lambda: gd.AdaptiveGradients(wrapped, CompressionPlan(Dense()), GraVAC(TopK(1.0))),
     }
     state = states[kind]()
@@ -472,7 +472,7 @@ def bypass(slow: str) -> list[int]:
     counts = []
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    options = {"bypass": gd.Bypass(steps=2, every=8), "smallest": 1 << 16}
+    options = {"bypass": gd.Bypass(steps=2, every=8), "min_bytes": 1 << 16}
     logging = mock.patch.object(bypasses._log, "info")
     with slowed(slow), logging as logged, hooked(model, optimizer, "near", options) as (wrapped, state):
         for step in range(24):
@@ -498,7 +498,7 @@ def bypass(slow: str) -> list[int]:
 def bypass_of_one_rank() -> None:
     """Check that a single rank, which sends nothing, tries out nothing and logs nothing."""
     model = DistributedDataParallel(Terms(70_000))
-    state = gd.CompressedAllreduce(smallest=0, bypass=gd.Bypass(steps=1, every=8))
+    state = gd.CompressedAllreduce(min_bytes=0, bypass=gd.Bypass(steps=1, every=8))
     model.register_comm_hook(state, gd.hook)
     with mock.patch.object(bypasses._log, "info") as logged:
         for _ in range(12):
@@ -511,7 +511,7 @@ def cast_by_bypass(name: str) -> int:
     """Check that gradients are those of torch's hook, bit for bit, once the bypass has found the cast to be fastest."""
     model = DistributedDataParallel(Terms(70_000))
     torchs_model = DistributedDataParallel(Terms(70_000))
-    state = gd.CompressedAllreduce(mode=name, smallest=0, threads=1, bypass=gd.Bypass(steps=1, every=8))
+    state = gd.CompressedAllreduce(mode=name, min_bytes=0, threads=1, bypass=gd.Bypass(steps=1, every=8))
     model.register_comm_hook(state, gd.hook)
     torchs_hook = getattr(default_hooks, f"{name}_compress_hook")
     torchs_model.register_comm_hook(None, lambda state, bucket: torchs_hook(state, bucket))

@@ -61,7 +61,7 @@ class Run:
             "near": gd.NearLossless(outer),
             "visible": gd.Visible(),
             "visible, rounded": gd.Visible(torch.float16, 4),
-            "2 bits": CompressionPlan(Blockwise(2, block=50), smallest=0, vectors=True),
+            "2 bits": CompressionPlan(Blockwise(2, block=50), min_values=0, vectors=True),
             "int4": "int4",
             "topk": TopK(0.03, mantissa_bits=1),
             "qsgd": QSGD(4),
@@ -104,7 +104,7 @@ def strided() -> list[int]:
 
 def law() -> list[int]:
     """Check that lossless outer steps are the outer optimizer's, with the mean in the order of ranks, bit for bit."""
-    run = Run("lossless", smallest=1)
+    run = Run("lossless", min_bytes=1)
     copies = [nn.Parameter(item.detach().clone()) for item in run.params]
     outer = torch.optim.SGD(copies, **NESTEROV)
     results = [run.crc()]
@@ -126,7 +126,7 @@ def overlapped_law(mixing: float) -> list[int]:
     """Check that an exchange that overlaps with steps is of the parameters at its beginning, and that the outer step is
     taken when it is due: bit for bit the outer optimizer's, mixed with the rank's own. Return checksums of the
     parameters after each outer step, as ranks share them."""
-    run = Run("lossless", every=9, parts=gd.Streaming(3, 2, mixing), smallest=1)
+    run = Run("lossless", every=9, parts=gd.Streaming(3, 2, mixing), min_bytes=1)
     copies = [nn.Parameter(item.detach().clone()) for item in run.params]
     outer = torch.optim.SGD(copies, **NESTEROV)
     results, turn = [], list[int]()
@@ -217,11 +217,11 @@ def silent() -> str:
     """Return what a rank hears at the step that ends an exchange to which the last rank never comes, and check that
     the parameters are then those of the last outer step."""
     Run(
-        "lossless", every=3, parts=gd.Streaming(1, 2), group=dist.new_group(), smallest=1
+        "lossless", every=3, parts=gd.Streaming(1, 2), group=dist.new_group(), min_bytes=1
     )  # so that the next one is soon made
     dist.barrier()
     run = Run(
-        "lossless", every=3, parts=gd.Streaming(1, 2), group=dist.new_group(), timeout=timedelta(seconds=3), smallest=1
+        "lossless", every=3, parts=gd.Streaming(1, 2), group=dist.new_group(), timeout=timedelta(seconds=3), min_bytes=1
     )
     text, own = "", 0
     if rank() < size() - 1:
@@ -306,7 +306,7 @@ def flushed(name: str = "visible") -> bool:
     random = torch.Generator().manual_seed(rank())
     shapes = [(40, 30), (70,), (), (0,), (5, 4, 3)]
     loops = []
-    keeping = {"visible": gd.Visible(), "topk": CompressionPlan(TopK(0.1), smallest=0, vectors=True)}[name]
+    keeping = {"visible": gd.Visible(), "topk": CompressionPlan(TopK(0.1), min_values=0, vectors=True)}[name]
     modes: list[Any] = [gd.Lossless(), keeping]
     for mode in modes:
         params = [nn.Parameter(torch.full(shape, 1.5)) for shape in shapes]
@@ -337,7 +337,7 @@ def half_flushed() -> str:
 
 def train(mode: str, narrow: bool = False, steps: int = 18) -> tuple[int, float, float, float]:
     """Return a checksum after the last outer step, the first and last round's loss, and the ratio."""
-    run = Run(mode, narrow=narrow, smallest=1000)
+    run = Run(mode, narrow=narrow, min_bytes=1000)
     losses = []
     for number in range(steps):
         losses.append(run.step(number))
@@ -349,7 +349,7 @@ def resume(mode: str, parts: int = 1, overlap_steps: int = 0, every: int = 3) ->
     """Check that a run that is interrupted in the middle of a round, and where exchanges overlap with steps in the
     middle of one, goes on as if it had not been."""
     options: dict[str, Any] = {"parts": gd.Streaming(parts, overlap_steps), "every": every}
-    run = Run(mode, lr=2e-4, smallest=1000, **options)
+    run = Run(mode, lr=2e-4, min_bytes=1000, **options)
     saved = io.BytesIO()
     for number in range(12):
         if number == 7:
@@ -362,7 +362,7 @@ def resume(mode: str, parts: int = 1, overlap_steps: int = 0, every: int = 3) ->
             torch.save(state, saved)
         run.step(number)
         run.diloco.step()
-    again = Run(mode, lr=2e-4, smallest=1000, **options)
+    again = Run(mode, lr=2e-4, min_bytes=1000, **options)
     loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
     again.model.load_state_dict(loaded["model"])
     again.inner.load_state_dict(loaded["inner"])
@@ -376,7 +376,7 @@ def resume(mode: str, parts: int = 1, overlap_steps: int = 0, every: int = 3) ->
 def corrupted(culprit: int, mode: str, overlap_steps: int = 0) -> tuple[str, bool]:
     """Return what step() raises when one rank's messages are damaged, and whether all is as after the last round."""
     options: dict[str, Any] = {"every": 1 + overlap_steps, "parts": gd.Streaming(1, overlap_steps)}
-    run = Run(mode, lr=1e-4, group=dist.new_group(), smallest=1, timeout=timedelta(seconds=20), **options)
+    run = Run(mode, lr=1e-4, group=dist.new_group(), min_bytes=1, timeout=timedelta(seconds=20), **options)
     for number in range(1 + 2 * overlap_steps):
         run.step(number)
         run.diloco.step()
@@ -527,7 +527,7 @@ def refusals() -> None:
 
 def in_turns(mode: str) -> list[int]:
     """Check that parts take turns, and return checksums of each part after its exchange, and of all after a flush."""
-    run = Run(mode, every=6, lr=1e-4, parts=3, smallest=1)
+    run = Run(mode, every=6, lr=1e-4, parts=3, min_bytes=1)
     assert sorted(number for turn in run.diloco._turns for number in turn) == [*range(len(run.params))]
     results = turns_taken(run, range(13), mode == "lossless")
     run.diloco.flush()
@@ -563,7 +563,7 @@ def turns_taken(run: Run, numbers: range, lossless: bool) -> list[int]:
 def joined(mode: str) -> list[int]:
     """Check that the last rank, which joins after a flush between the turns of parts, has the others' parameters,
     momentum and turn. Return checksums of each part that was exchanged since, and of all after a flush."""
-    options: dict[str, Any] = {"every": 6, "lr": 1e-4, "parts": 3, "smallest": 1}
+    options: dict[str, Any] = {"every": 6, "lr": 1e-4, "parts": 3, "min_bytes": 1}
     few, start = dist.new_group([*range(size() - 1)]), None
     states: list[Any] = [None]
     if rank() < size() - 1:

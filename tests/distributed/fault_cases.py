@@ -27,9 +27,9 @@ def fault(kind: str, culprit: int, patience: float = 30) -> tuple[str, str, bool
     timeout = timedelta(seconds=patience)
     lane = lane_of(group, timeout)
     terms = values_at(rank(), 400_000, torch.float32)
-    gd.allreduce(terms.clone(), smallest=0, threads=1)  # in another lane: then nobody is slow
+    gd.allreduce(terms.clone(), min_bytes=0, threads=1)  # in another lane: then nobody is slow
     tensor = terms.clone()
-    options: dict[str, Any] = {"group": group, "smallest": 0, "threads": 1}
+    options: dict[str, Any] = {"group": group, "min_bytes": 0, "threads": 1}
     guilty = rank() == culprit
 
     def take_part() -> None:
@@ -60,7 +60,7 @@ def full_queue(culprit: int, patience: float) -> list[str]:
         lane_of(group)._queue.maxsize = 3
         for _ in range(9):
             try:
-                begun.append(gd.allreduce(torch.ones(100_000), group, smallest=0, async_op=True))
+                begun.append(gd.allreduce(torch.ones(100_000), group, min_bytes=0, async_op=True))
             except gcodec.PeerError as error:
                 texts.append(str(error))
     return [*texts, *filter(None, (heard(item.wait, gcodec.PeerError).text for item in begun))]
@@ -70,10 +70,10 @@ def death(culprit: int) -> tuple[list[tuple[str, str]], int]:
     """One rank dies in the middle of an all-reduce: the errors of that one and of later ones, and how often a rank has
     looked for what another one may have said of why it has gone."""
     tensor = values_at(rank(), 4_000_000, torch.float32)
-    gd.allreduce(tensor, smallest=0, timeout=timedelta(seconds=30))
+    gd.allreduce(tensor, min_bytes=0, timeout=timedelta(seconds=30))
     leaves = only_on(culprit, mock.patch.object(coder.Coder, "encode", lambda *_: os._exit(1)))
     with leaves, mock.patch.object(failures, "_briefly", side_effect=failures._briefly) as looks:
-        errors = [heard(lambda: gd.allreduce(tensor, smallest=0)) for _ in range(4)]
+        errors = [heard(lambda: gd.allreduce(tensor, min_bytes=0)) for _ in range(4)]
         gd.close_lanes()
     return [(error.kind, error.text) for error in errors if error.kind], looks.call_count
 
@@ -82,7 +82,7 @@ def backward_error() -> str:
     """Return what the user sees when an all-reduce fails under DDP."""
     model = Net()
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5, process_group=dist.new_group())
-    state = gd.CompressedAllreduce(group=wrapped.process_group, smallest=0, timeout=timedelta(seconds=20))
+    state = gd.CompressedAllreduce(group=wrapped.process_group, min_bytes=0, timeout=timedelta(seconds=20))
     wrapped.register_comm_hook(state, gd.hook)
     with only_on(1, sabotage("payload")):
         return heard(lambda: loss_at(0, wrapped).backward(), RuntimeError).text

@@ -64,7 +64,7 @@ def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: in
     """
     replicas = 1 if how.startswith("shard") else 2
     counting: Any = None
-    options: Any = gd.GroupOptions(mode=MODES[mode], smallest=1000, bypass=None)
+    options: Any = gd.GroupOptions(mode=MODES[mode], min_bytes=1000, bypass=None)
     override: dict[Any, Any] | None = {"rep": ("gcodec", options)} if how == "hsdp_override" else None
     if how == "shard_group":
         override = {"shard": ("gcodec", options)}
@@ -77,7 +77,7 @@ def train(how: str, mode: str = "lossless", narrow: bool = False, accumulate: in
             model,
             MODES[mode],
             replicas=mesh["rep"] if how == "hsdp_hook" else None,
-            smallest=1000,
+            min_bytes=1000,
             timeout=timedelta(seconds=50),
             bypass=None,
         )
@@ -98,7 +98,7 @@ def bypass(slow: str, parameters: bool) -> tuple[list[float], int]:
     mesh = init_device_mesh("cpu", (1, size()), mesh_dim_names=("rep", "shard"))
     model = sharded(mesh["shard"])
     counting = gd.compress_fsdp(
-        model, MODES["fixed"], parameters=parameters, smallest=1000, bypass=gd.Bypass(steps=2, every=8)
+        model, MODES["fixed"], parameters=parameters, min_bytes=1000, bypass=gd.Bypass(steps=2, every=8)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     counts = [counting.stats()]
@@ -117,7 +117,7 @@ def beside_backward() -> tuple[list[str], bool]:
     done in what order, and whether the gradients are those of a pass that nothing holds up."""
     mesh = init_device_mesh("cpu", (size(),), mesh_dim_names=("shard",))
     model = sharded(mesh)
-    gd.compress_fsdp(model, parameters=False, smallest=1000, bypass=None, timeout=timedelta(seconds=50))
+    gd.compress_fsdp(model, parameters=False, min_bytes=1000, bypass=None, timeout=timedelta(seconds=50))
     happened, go_on = list[str](), threading.Event()
     loss_at(0, model).backward()
     wanted = [item.grad.full_tensor().clone() for item in model.parameters()]  # type: ignore[union-attr]
@@ -143,7 +143,7 @@ def read_in_backward(reader: int | None = None) -> bool:
     """Check that gradients which a hook reads during the backward pass are there by then, as those at its end are; by
     one rank, or by all."""
     model = sharded(init_device_mesh("cpu", (size(),), mesh_dim_names=("shard",)))
-    gd.compress_fsdp(model, smallest=1000, bypass=None, timeout=timedelta(seconds=50))
+    gd.compress_fsdp(model, min_bytes=1000, bypass=None, timeout=timedelta(seconds=50))
     seen: dict[nn.Parameter, torch.Tensor] = {}
 
     def read(own: Any) -> None:
@@ -162,7 +162,7 @@ def damaged_at_the_end(by: int) -> str:
     group = dist.new_group(timeout=timedelta(seconds=30))
     model = Net()
     fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"), reshard_after_forward=False)
-    gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
+    gd.compress_fsdp(model, min_bytes=1000, timeout=timedelta(seconds=5))
     loss = loss_at(0, model)
     with only_on(by, sabotage("payload")):
         return heard(loss.backward, Exception).line
@@ -211,7 +211,7 @@ def replicated(how: str) -> list[str]:
 
 def gathered(dtype: torch.dtype) -> dict[str, float]:
     """Gather values of every kind by FSDP2's interface, of several lengths, in place and apart, and compare bits."""
-    options = gd.GroupOptions(mode=MODES["fixed"], smallest=1000, bypass=None, timeout=timedelta(seconds=50))
+    options = gd.GroupOptions(mode=MODES["fixed"], min_bytes=1000, bypass=None, timeout=timedelta(seconds=50))
     collectives = gd.collectives.Collectives(options, "gather")
     gather = gd.fsdp.CompressedAllGather(collectives)
     integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
@@ -241,7 +241,7 @@ def corrupted(by: int, during: str) -> str:
     group = dist.new_group(timeout=timedelta(seconds=30))
     mesh = DeviceMesh.from_group(group, "cpu")
     model = sharded(mesh)
-    gd.compress_fsdp(model, smallest=1000, timeout=timedelta(seconds=5))
+    gd.compress_fsdp(model, min_bytes=1000, timeout=timedelta(seconds=5))
     loss = loss_at(0, model)  # every unit has been gathered once
     if during == "forward":
         loss.backward()

@@ -240,7 +240,7 @@ def fault(kind: str, culprit: int, by: str) -> tuple[str, str, bool, str]:
         patch = mock.patch.object(allreduce, "is_on_gpu", lambda tensor: False)
     else:
         patch = mock.patch.object(CODEC, "start_batch", _sabotaged(kind))
-    reduce = partial(gd.allreduce, tensor, group=group, smallest=0, threads=1)
+    reduce = partial(gd.allreduce, tensor, group=group, min_bytes=0, threads=1)
     with there(by), only_on(culprit, patch):
         first, second = (heard(reduce, gcodec.GcodecError, ZeroDivisionError) for _ in range(2))
     assert lane.failure is not None
@@ -253,7 +253,7 @@ def lost(culprit: int, by: str, compressed: bool) -> Heard:
     group = dist.new_group(timeout=timedelta(seconds=60))
     lane_of(group, timedelta(seconds=2))
     reduce = partial(
-        gd.allreduce, values_at(rank(), 90_000, torch.float32), group=group, smallest=0 if compressed else 1 << 30
+        gd.allreduce, values_at(rank(), 90_000, torch.float32), group=group, min_bytes=0 if compressed else 1 << 30
     )
     with there(by), contextlib.ExitStack() as stack:
         if rank() == culprit:
@@ -270,7 +270,7 @@ def silent(culprit: int) -> str:
     """An all-reduce that a rank does not come to; the error here."""
     group = dist.new_group(timeout=timedelta(seconds=60))
     lane_of(group, timedelta(seconds=2))
-    reduce = partial(gd.allreduce, values_at(rank(), 90_000, torch.float32), group=group, smallest=0)
+    reduce = partial(gd.allreduce, values_at(rank(), 90_000, torch.float32), group=group, min_bytes=0)
     with there("group"):
         found = Heard() if rank() == culprit else heard(reduce, gcodec.PeerError)
     closed(group)
@@ -290,7 +290,7 @@ def damaged_bucket(culprit: int, bucket: int, by: str, what: str) -> tuple[int, 
     gd.close_lanes()
     group, sizes = dist.new_group(timeout=timedelta(seconds=30)), (90_000,) * 3
     model = DistributedDataParallel(ddp_cases.Given(sizes), bucket_cap_mb=0.1, process_group=group)
-    state = gd.CompressedAllreduce(group=group, smallest=0, bypass=None)
+    state = gd.CompressedAllreduce(group=group, min_bytes=0, bypass=None)
     held = ddp_cases.HeldUp(lane_of(group)) if what == "sums" else None
     model.register_comm_hook(state, gd.hook if held is None else held.hook)
     n_halves = 1 if size() == 2 else 2
@@ -362,7 +362,7 @@ def in_place_again() -> bool:
     first, second = (terms[rank()].clone() for terms in starts)
     part = torch.empty(n // size())
     with there("group"):
-        options = gd.GroupOptions(smallest=0, bypass=None)
+        options = gd.GroupOptions(min_bytes=0, bypass=None)
         made, held = collectives.Collectives(options, "group", on_gpu=True), ddp_cases.HeldUp(lane_of(group))
         held.begin_step()
         works = [made.all_reduce(group, [tensor], False) for tensor in (first, first.view(-1, size()), second)]
@@ -396,11 +396,11 @@ def plain_in_place_again() -> bool:
             if waits:
                 held.begin_step()
             written = (first, first.view(-1, 2), momentum)
-            futures = [gd.allreduce(tensor, smallest=0, async_op=True) for tensor in written]
+            futures = [gd.allreduce(tensor, min_bytes=0, async_op=True) for tensor in written]
             if not waits:
                 for future in futures:
                     future.wait()
-            futures.append(gd.allreduce(gradient, smallest=0, async_op=True, **near))
+            futures.append(gd.allreduce(gradient, min_bytes=0, async_op=True, **near))
             held.let_go()
             for future in futures:
                 future.wait()
@@ -419,11 +419,11 @@ def damaged_collective(culprit: int, number: int, by: str, plain: bool) -> list[
     tensors, found = [before.clone() for _ in range(3)], []
 
     with there(by), damaged_by(culprit, counting_to(n_halves * number)):
-        options = gd.GroupOptions(smallest=0, bypass=None)
+        options = gd.GroupOptions(min_bytes=0, bypass=None)
         made, held = collectives.Collectives(options, "group", on_gpu=True), ddp_cases.HeldUp(lane_of(group))
         held.begin_step()
         if plain:
-            works: list[Any] = [gd.allreduce(tensor, group=group, smallest=0, async_op=True) for tensor in tensors]
+            works: list[Any] = [gd.allreduce(tensor, group=group, min_bytes=0, async_op=True) for tensor in tensors]
         else:
             works = [made.all_reduce(group, [tensor], False) for tensor in tensors]
         held.let_go()
@@ -447,7 +447,7 @@ def damaged_fsdp(culprit: int, unit: int, is_read: bool) -> tuple[int, str]:
     gd.close_lanes()
     group = dist.new_group(timeout=timedelta(seconds=30))
     model = fsdp_cases.sharded(DeviceMesh.from_group(group, "cpu"))
-    gd.compress_fsdp(model, smallest=1000, parameters=False, bypass=None, timeout=timedelta(seconds=20))
+    gd.compress_fsdp(model, min_bytes=1000, parameters=False, bypass=None, timeout=timedelta(seconds=20))
     for item in model.parameters():
         if is_read and rank() == 0:
             item.register_post_accumulate_grad_hook(lambda param: None)
@@ -463,7 +463,7 @@ def damaged_fsdp(culprit: int, unit: int, is_read: bool) -> tuple[int, str]:
 def ends_of_private_groups(culprit: int) -> tuple[list[str], list[str]]:
     """Return how the private NCCL group ended with its lane: with one that is closed, and with one that has failed."""
     _InPlaceOfNccl.ends.clear()
-    on_devices(allreduce_cases.exact, "group", dtype="float32", sizes=(2,), kinds=("normal",), smallest=0)
+    on_devices(allreduce_cases.exact, "group", dtype="float32", sizes=(2,), kinds=("normal",), min_bytes=0)
     closed = [*_InPlaceOfNccl.ends]
     _InPlaceOfNccl.ends.clear()
     fault("other values", culprit, "group")
@@ -483,7 +483,7 @@ def warmed(by: str) -> list[tuple[int, int, int]]:
         swap = stack.enter_context(mock.patch.object(kind, "swap", autospec=True, side_effect=kind.swap))
         gd.warmup("cuda")
         counts.append((here.call_count, private.call_count, swap.call_count))
-        gd.allreduce(values_at(rank(), 70_000, torch.float32), smallest=0)
+        gd.allreduce(values_at(rank(), 70_000, torch.float32), min_bytes=0)
         counts.append((here.call_count, private.call_count, swap.call_count))
     gd.close_lanes()
     return counts
@@ -495,7 +495,7 @@ def waits_for_dense_buckets() -> tuple[list[int], list[int]]:
     gd.close_lanes()
     waits, buckets = list[int](), list[int]()
     model = DistributedDataParallel(ddp_cases.Given((300_000, 70_000, 300_000)), bucket_cap_mb=1)
-    state = gd.CompressedAllreduce(smallest=1 << 30, bypass=gd.Bypass(steps=1, every=100))
+    state = gd.CompressedAllreduce(min_bytes=1 << 30, bypass=gd.Bypass(steps=1, every=100))
     model.register_comm_hook(state, gd.hook)
     with there("group"), mock.patch.object(gpu_coder.SideStream, "finish") as finish:
         for _ in range(6):
@@ -514,7 +514,7 @@ def decided_by_the_bypass(by: str, coded: bool) -> list[tuple[int, int, int]]:
     terms = [[values_at(who + n, n, torch.float32) for n in sizes] for who in range(size())]
     wanted = [dense_sum([own[part] for own in terms], True) for part in range(len(sizes))]
     model = DistributedDataParallel(ddp_cases.Given(sizes), bucket_cap_mb=0.3)
-    state = gd.CompressedAllreduce(smallest=0, bypass=gd.Bypass())
+    state = gd.CompressedAllreduce(min_bytes=0, bypass=gd.Bypass())
     model.register_comm_hook(state, gd.hook)
     found = []
     with there(by), mock.patch.object(Lane, "submit", autospec=True, side_effect=Lane.submit) as submit:
@@ -541,7 +541,7 @@ def compiled_for_buckets() -> tuple[list[str], list[str], list[str]]:
     model = DistributedDataParallel(ddp_cases.Terms(70_000))
     with mock.patch.object(codec_state, "precompile_kernels", lambda dtype, *terms: compiled.append(dtype.name)):
         with mock.patch.object(torch.cuda, "is_available", lambda: True):
-            state = gd.CompressedAllreduce(smallest=0, bypass=None)
+            state = gd.CompressedAllreduce(min_bytes=0, bypass=None)
         when_made = [*compiled]
         model.register_comm_hook(state, gd.hook)
         with there("group"):

@@ -172,7 +172,7 @@ def counts_of_a_step(mode: str, how: str) -> list[dict[str, int]]:
             stack.enter_context(mock.patch.object(lanes.Lane, "has_next", lambda lane, devices: False))
         for n_buckets in (2, 4):
             model = DistributedDataParallel(Given((N_VALUES,) * n_buckets), bucket_cap_mb=0.1)
-            state = gd.CompressedAllreduce(mode=chosen, smallest=0, bypass=None, refresh=gd.Refresh(100, 9.0))
+            state = gd.CompressedAllreduce(mode=chosen, min_bytes=0, bypass=None, refresh=gd.Refresh(100, 9.0))
             held = HeldUp(lanes.lane_of(None))
             model.register_comm_hook(state, gd.hook if how == "alone" else held.hook)
             for step in range(4):
@@ -194,7 +194,12 @@ def counts_of_fsdp() -> tuple[dict[str, int], int]:
     gd.close_lanes()
     model = fsdp_cases.sharded(init_device_mesh("cpu", (size(),), mesh_dim_names=("shard",)))
     counted = gd.compress_fsdp(
-        model, parameters=False, smallest=1000, bypass=None, refresh=gd.Refresh(100, 9.0), timeout=timedelta(seconds=50)
+        model,
+        parameters=False,
+        min_bytes=1000,
+        bypass=None,
+        refresh=gd.Refresh(100, 9.0),
+        timeout=timedelta(seconds=50),
     )
     with counting(), mock.patch.object(collectives, "is_on_gpu", lambda tensor: True):
         for _ in range(4):
@@ -212,7 +217,7 @@ def counts_of_collectives(n: int) -> dict[str, int]:
     group = dist.group.WORLD
     assert group is not None
     terms = all_terms(N_VALUES)
-    options = gd.GroupOptions(smallest=0, bypass=None, refresh=gd.Refresh(100, 9.0))
+    options = gd.GroupOptions(min_bytes=0, bypass=None, refresh=gd.Refresh(100, 9.0))
     with counting(), mock.patch.object(collectives, "is_on_gpu", lambda tensor: True):
         counted, held = collectives.Collectives(options, "group", on_gpu=True), HeldUp(lanes.lane_of(group))
         for _ in range(4):

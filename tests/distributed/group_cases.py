@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 
 import gcodec.distributed as gd
-from gcodec.distributed.reduction.allreduce import SMALLEST
+from gcodec.distributed.reduction.allreduce import MIN_BYTES
 from tests.distributed.rank_basics import (
     all_terms,
     assert_refused,
@@ -220,7 +220,7 @@ def reduce_scatters() -> list[int]:
                 brought = all_terms(n_values * size(), dtype)
                 part = torch.empty(n_values, dtype=dtype)
                 calls = compressed_calls(dist.reduce_scatter_tensor, part, brought[rank()], op=op)
-                assert calls == (size() > 1 and brought[0].nbytes >= SMALLEST), (dtype, n_values, op)
+                assert calls == (size() > 1 and brought[0].nbytes >= MIN_BYTES), (dtype, n_values, op)
                 wanted = dense_sum(brought, mean).chunk(size())[rank()]
                 if calls:
                     assert same_bits(part, wanted), (dtype, n_values, op)
@@ -391,7 +391,7 @@ def interleaved(rounds: int) -> int:
 def subgroups() -> None:
     """Make and destroy groups of some ranks, of Gloo and of gcodec, with options of their own."""
     ranks = [0, size() - 1] if size() > 1 else [0]
-    options = gd.GroupOptions(mode=gd.FixedBits(6), smallest=1000, bypass=None)
+    options = gd.GroupOptions(mode=gd.FixedBits(6), min_bytes=1000, bypass=None)
     group = dist.new_group(ranks, backend="gcodec", pg_options=options)
     gloo = dist.new_group(ranks, backend="gloo")
     assert dist.get_backend() == "gcodec"
@@ -436,7 +436,7 @@ def named_backend() -> None:
     """Use a second name with other options; nonsense is refused."""
     near: Any = gd.NearLossless(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0))
     word: Any = "bf16"
-    gd.register_backend("gcodec_narrow", gd.GroupOptions(gd.FixedBits(3), smallest=100))
+    gd.register_backend("gcodec_narrow", gd.GroupOptions(gd.FixedBits(3), min_bytes=100))
     group = dist.new_group(backend="gcodec_narrow")
     assert dist.get_backend(group) == "gcodec_narrow"
     brought = all_terms(5000)
@@ -455,7 +455,7 @@ def named_backend() -> None:
 def device_mesh() -> int:
     """Use a mesh over the world, and one whose dimension asks for the backend."""
     mesh = init_device_mesh("cpu", (size(),), mesh_dim_names=("all",))
-    options: Any = gd.GroupOptions(smallest=100)
+    options: Any = gd.GroupOptions(min_bytes=100)
     other = init_device_mesh(
         "cpu", (size(), 1), mesh_dim_names=("rep", "one"), backend_override={"rep": ("gcodec", options), "one": "gloo"}
     )

@@ -54,9 +54,9 @@ def train_ddp(
     """Train DDP without any hook, on the backend or on Gloo. ``join``: ranks have different numbers of batches."""
     group = dist.new_group(backend="gloo") if gloo else None
     if not divide_by_initial and not gloo:  # DDP then counts ranks by a sum of one value, which the lane makes, too
-        group = dist.new_group(backend="gcodec", pg_options=gd.GroupOptions(smallest=1, bypass=None))
+        group = dist.new_group(backend="gcodec", pg_options=gd.GroupOptions(min_bytes=1, bypass=None))
     if bits and not gloo:
-        narrow_options = gd.GroupOptions(mode=gd.FixedBits(bits), smallest=1, bypass=None)
+        narrow_options = gd.GroupOptions(mode=gd.FixedBits(bits), min_bytes=1, bypass=None)
         group = dist.new_group(backend="gcodec", pg_options=narrow_options)
     net = Net(branch=bool(options.get("find_unused_parameters")), narrow=narrow)
     model = DistributedDataParallel(net, bucket_cap_mb=0.5, process_group=group, **options)
@@ -69,7 +69,7 @@ def train_ddp(
 
 def bypass(slow: str) -> tuple[list[float], list[float], int]:
     """DDP without a hook where one of two ways is slow: uncompressed collectives and all of them, of every step."""
-    options = gd.GroupOptions(gd.FixedBits(8), smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    options = gd.GroupOptions(gd.FixedBits(8), min_bytes=1000, bypass=gd.Bypass(steps=2, every=8))
     group: Any = dist.new_group(backend="gcodec", pg_options=options)
     model = DistributedDataParallel(Net(), bucket_cap_mb=0.5, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -85,7 +85,7 @@ def bypass(slow: str) -> tuple[list[float], list[float], int]:
 def changing() -> tuple[list[bool], list[bool], int]:
     """Steps before and after one from which on there are fewer collectives, in the middle of a trial: whether each was
     uncompressed as a whole. What is reduced has gaps in memory, which Gloo would take for values."""
-    options = gd.GroupOptions(smallest=1000, bypass=gd.Bypass(steps=2, every=8))
+    options = gd.GroupOptions(min_bytes=1000, bypass=gd.Bypass(steps=2, every=8))
     group: Any = dist.new_group(backend="gcodec", pg_options=options)
     result, results = [], []
     with slowed("coded"):

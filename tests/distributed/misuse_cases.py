@@ -73,7 +73,7 @@ class Training:
 
 def near(training: Training, group: Any, **options: Any) -> Any:
     """Return a state of the hook for near-lossless mode."""
-    options = {"optimizer": training.optimizer, "smallest": 0, "threads": 1, "bypass": None, **options}
+    options = {"optimizer": training.optimizer, "min_bytes": 0, "threads": 1, "bypass": None, **options}
     return gd.CompressedAllreduce(group=group, timeout=PATIENCE, **options)
 
 
@@ -250,7 +250,7 @@ def differing(what: str, culprit: int) -> str:
         "refresh": {"refresh": gd.Refresh(5)},
         "no refresh": {"refresh": None},
         "bypass": {"bypass": gd.Bypass()},
-        "smallest": {"smallest": 1 << 30},
+        "min_bytes": {"min_bytes": 1 << 30},
         "mode": {"optimizer": None, "mode": gd.FixedBits(8)},
         "accuracy": {"optimizer": None, "mode": "bf16"},
     }
@@ -363,7 +363,7 @@ def strangers(held: int) -> list[str]:
 
 def death(culprit: int) -> tuple[str, str]:
     """What steps say when a rank has died between two, where Gloo reduces all buckets: this one, and the next."""
-    training = Training(lambda *of: near(*of, smallest=1 << 30))
+    training = Training(lambda *of: near(*of, min_bytes=1 << 30))
     training.steps(3)
     if rank() == culprit:
         os._exit(1)

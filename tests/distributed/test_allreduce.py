@@ -34,17 +34,17 @@ def all_equal(values: list[object]) -> bool:
     ],
 )
 def test_a_lossless_allreduce_is_the_sum_in_the_order_of_ranks(ranks, dtype, sizes, kinds):
-    assert all_equal(ranks.run(cases.exact, dtype=dtype, sizes=sizes, kinds=kinds, smallest=0))
+    assert all_equal(ranks.run(cases.exact, dtype=dtype, sizes=sizes, kinds=kinds, min_bytes=0))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_a_lossless_allreduce_of_float16_and_float64_is_the_sum_in_the_order_of_ranks(pair, dtype):
-    assert all_equal(pair.run(cases.exact, dtype=dtype, sizes=(1, 70_001), kinds=("normal",), smallest=0))
+    assert all_equal(pair.run(cases.exact, dtype=dtype, sizes=(1, 70_001), kinds=("normal",), min_bytes=0))
 
 
 def test_tensors_below_the_threshold_are_reduced_by_gloo(pair):
     # Two ranks: a sum of two has one order.
-    assert all_equal(pair.run(cases.exact, dtype="float32", sizes=(0, 1, 999), kinds=("normal",), smallest=1 << 16))
+    assert all_equal(pair.run(cases.exact, dtype="float32", sizes=(0, 1, 999), kinds=("normal",), min_bytes=1 << 16))
 
 
 def test_tensors_of_any_layout_are_reduced_several_at_a_time(ranks):

@@ -32,13 +32,13 @@ FORMS: dict[str, dict[str, Any]] = {
     "loss_scale": {"loss_scale": 1024.0},
     "nan": {"poison": True},
     "fresh_codebooks": {"state_options": {"refresh": None}},
-    "small_buckets_dense": {"state_options": {"smallest": 1 << 16}},
+    "small_buckets_dense": {"state_options": {"min_bytes": 1 << 16}},
     # The first backward pass then has no bucket that is the last one.
     "static_graph of mixed types": {"static_graph": True, "narrow": True},
     "static_graph of mixed types, dense": {
         "static_graph": True,
         "narrow": True,
-        "state_options": {"smallest": 1 << 30},
+        "state_options": {"min_bytes": 1 << 30},
     },
     "threads": {"state_options": {"threads": 2}},
 }

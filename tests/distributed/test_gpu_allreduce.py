@@ -27,14 +27,14 @@ def test_a_lossless_allreduce_on_devices_is_the_sum_in_the_order_of_ranks(ranks,
             dtype=dtype,
             sizes=(1, 2, 70_001),
             kinds=("sparse", "special"),
-            smallest=0,
+            min_bytes=0,
         )
     )
 
 
 def test_float64_and_small_tensors_on_devices_are_reduced_uncompressed(ranks):
     if ranks.size == 2:  # a sum of two has one order
-        for by, dtype, smallest in (("staged", "float64", 0), ("group", "float32", 1 << 30)):
+        for by, dtype, min_bytes in (("staged", "float64", 0), ("group", "float32", 1 << 30)):
             agreed(
                 ranks.run(
                     cases.on_devices,
@@ -43,7 +43,7 @@ def test_float64_and_small_tensors_on_devices_are_reduced_uncompressed(ranks):
                     dtype=dtype,
                     sizes=(0, 999),
                     kinds=("normal",),
-                    smallest=smallest,
+                    min_bytes=min_bytes,
                 )
             )
 

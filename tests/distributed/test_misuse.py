@@ -84,7 +84,7 @@ def test_threads_of_gloo_end_with_the_lane(ranks):
         ("refresh", "refresh: Refresh(interval=50, trigger=0.1) on rank 0, Refresh(interval=5, trigger=0.1) on rank 1"),
         ("no refresh", "refresh: Refresh(interval=50, trigger=0.1) on rank 0, None on rank 1"),
         ("bypass", "bypass: None on rank 0, Bypass(steps=4, every=500, margin=0.02) on rank 1"),
-        ("smallest", "smallest: 0 on rank 0, 1073741824 on rank 1"),
+        ("min_bytes", "min_bytes: 0 on rank 0, 1073741824 on rank 1"),
         ("mode", "mode: 'NearLossless(optimizer)' on rank 0, FixedBits(mantissa_bits=8) on rank 1"),
         ("accuracy", "mode: 'NearLossless(optimizer)' on rank 0, 'bf16' on rank 1"),
         ("state", "state: 'CompressedAllreduce' on rank 0, 'CompressedGradients' on rank 1"),
@@ -98,7 +98,7 @@ def test_an_option_that_differs_is_named_on_every_rank(ranks, what, text):
 
 
 @pytest.mark.parametrize(
-    "other", [{"refresh": None}, {"bypass": None}, {"smallest": 1 << 30}], ids=lambda other: next(iter(other))
+    "other", [{"refresh": None}, {"bypass": None}, {"min_bytes": 1 << 30}], ids=lambda other: next(iter(other))
 )
 def test_an_option_of_a_process_group_that_differs_is_named_on_every_rank(ranks, other):
     heard = agreed(ranks.run(cases.differing_groups, culprit=CULPRIT, **other))

@@ -21,10 +21,10 @@ from gcodec.distributed.uncompressed import UncompressedBuckets
 from tests.distributed import uncompressed_cases as cases
 from tests.support.ranks import Ranks
 
-SMALL = "below smallest=65536 bytes, where latency is all that counts (smallest=0 compresses them)"
+SMALL = "below min_bytes=65536 bytes, where latency is all that counts (min_bytes=0 compresses them)"
 COMPLEX = "bytes of complex numbers (floats that torch.view_as_complex turns into such numbers are compressed)"
 VECTORS = (
-    "bytes of tensors of fewer than 1024 values or of one dimension (a CompressionPlan with smallest=0, vectors=True"
+    "bytes of tensors of fewer than 1024 values or of one dimension (a CompressionPlan with min_values=0, vectors=True"
 )
 OTHERS = ": compress_fsdp must come after the last fully_shard, and be the last to set a reduce-scatter"
 MOVED = ": only sums and averages are, by all_reduce and reduce_scatter_single"
@@ -63,7 +63,7 @@ LINES = {
     "group, send": f"gcodec: not compressed are calls of send{MOVED}",
     "allreduce, small": f"allreduce: not compressed are tensors {SMALL}",
     "DiLoCo, int4, tiny": "DiLoCo: not compressed are all parameters, which are tensors of fewer than 1024 values",
-    "DiLoCo, tiny": "DiLoCo: not compressed are all 1440 bytes of torch.float32 parameters, which are below smallest=",
+    "DiLoCo, tiny": "DiLoCo: not compressed are all 1440 bytes of torch.float32 parameters, which are below min_bytes=",
 }
 #: What ways raise that are refused, by gcodec or by torch itself.
 ERRORS = {

@@ -127,7 +127,7 @@ class OnGroup(OnGloo):
 
     @classmethod
     def _run(cls, *arguments: Any, **options: Any) -> None:
-        gd.register_backend("gcodec", gd.GroupOptions(smallest=1, threads=1))
+        gd.register_backend("gcodec", gd.GroupOptions(min_bytes=1, threads=1))
         for name in ("init_process_group", "new_group"):
             setattr(dist, name, _on_gcodec(getattr(dist, name)))
         super()._run(*arguments, **options)
@@ -144,7 +144,7 @@ class OnHook(OnGloo):
             if not hasattr(ddp, "tried_hook"):
                 ddp.tried_hook = True
                 if not ddp._comm_hooks and not getattr(ddp, "_delay_all_reduce_all_params", False):
-                    state = gd.CompressedAllreduce(group=ddp.process_group, smallest=1, bypass=None, threads=1)
+                    state = gd.CompressedAllreduce(group=ddp.process_group, min_bytes=1, bypass=None, threads=1)
                     ddp.register_comm_hook(state, gd.hook)
             return before(ddp, *inputs, **named)
 

@@ -285,7 +285,7 @@ def in_turns(state_of: Callable[[Any], Any], is_registered: bool = True) -> tupl
     return states[1].stats()["sent_bytes"], states[1].stats()["dense_bytes"]
 
 
-ALL = CompressionPlan(TopK(0.01), smallest=0, vectors=True)  #: compresses every tensor
+ALL = CompressionPlan(TopK(0.01), min_values=0, vectors=True)  #: compresses every tensor
 way("DDP, two models in turns")(lambda: in_turns(lambda _: gd.CompressedAllreduce(bypass=None)))
 way("DDP, top-k, two models in turns")(lambda: in_turns(lambda model: gd.CompressedGradients(model, ALL)))
 way("DDP, hook of one of two models")(lambda: in_turns(lambda _: gd.CompressedAllreduce(bypass=None), False))

@@ -41,7 +41,7 @@ def main(kind: str, number: int, n_steps: int, dies: int | None) -> None:
         model.load_state_dict(state["model"])
         inner.load_state_dict(state["optimizer"])
 
-    group = ProcessGroupGcodec(GroupOptions(bypass=None, smallest=1 << 12), timeout=TIMEOUT)
+    group = ProcessGroupGcodec(GroupOptions(bypass=None, min_bytes=1 << 12), timeout=TIMEOUT)
     manager = Manager(
         pg=group,
         load_state_dict=load_state_dict,

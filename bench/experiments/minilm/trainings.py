@@ -43,7 +43,7 @@ FP16 = "fp16"
 METHODS: dict[str, CompressionPlan | Planned] = {
     DENSE: CompressionPlan(Dense(), None),
     NEAR_LOSSLESS: near_lossless,
-    FP16: CompressionPlan(Cast("float16"), None, smallest=0, vectors=True),
+    FP16: CompressionPlan(Cast("float16"), None, min_values=0, vectors=True),
     CONTROL: CompressionPlan(Dense(), None),
 }
 

@@ -24,7 +24,7 @@ from ...errors import (
 from ...threads import threads_per_rank
 from ..gradients import Gradients, gradients_of, holds_complex
 from ..modes import Lossless, Mode, NearLossless, cast_of, mode_by_optimizer, mode_of, option_of
-from ..reduction.allreduce import SMALLEST, allreduce_job, start_cast_allreduce, start_dense_allreduce
+from ..reduction.allreduce import MIN_BYTES, allreduce_job, start_cast_allreduce, start_dense_allreduce
 from ..reduction.bypass import TIMED, Bypass, BypassController
 from ..reduction.coder import BufferCodebooks
 from ..reduction.gpu_coder import GpuCodebooks
@@ -74,7 +74,7 @@ class CompressedAllreduce:
         bypass: policy that measures, per bucket size, whether compression pays. None (or False): all buckets are
             compressed, and training repeats bit for bit.
         group: DDP's process group; default the world. Another one than DDP's is an error of the first step.
-        smallest: bytes; smaller buckets go through Gloo uncompressed, as do those of types other than float32, float64,
+        min_bytes: smaller buckets go through Gloo uncompressed, as do those of types other than float32, float64,
             float16 and bfloat16.
         threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
         timeout: time after which a silent rank is an error; default the group's own.
@@ -92,14 +92,14 @@ class CompressedAllreduce:
         refresh: Refresh | bool | None = Refresh(),  # noqa: B008 - frozen
         bypass: Bypass | bool | None = Bypass(),  # noqa: B008 - frozen
         group: dist.ProcessGroup | None = None,
-        smallest: int = SMALLEST,
+        min_bytes: int = MIN_BYTES,
         threads: int | None = None,
         timeout: timedelta | None = None,
     ) -> None:
         check_group_member(group)
         policy = config_or_none("bypass", bypass, Bypass)
         self._bypass = None if policy is None else BypassController(policy)
-        self.refresh, self.smallest = config_or_none("refresh", refresh, Refresh), check_int("smallest", smallest)
+        self.refresh, self.min_bytes = config_or_none("refresh", refresh, Refresh), check_int("min_bytes", min_bytes)
         self._step_end: Future | None = None  #: that the lane ends the last step, where nobody has waited for it
         chosen = mode_by_optimizer(mode, optimizer)
         self.mode = mode if isinstance(mode, str) and cast_of(mode) else chosen
@@ -237,7 +237,7 @@ class CompressedAllreduce:
             "mode": option_of(self.mode) if self._cast is None else self.mode.accuracy,
             "refresh": self.refresh,
             "bypass": None if bypass is None else bypass.config,
-            "smallest": self.smallest,
+            "min_bytes": self.min_bytes,
             "loaded state": f"of step {refresh.step}, checksum {loaded:x}" if refresh.step else None,
         }
 
@@ -245,8 +245,8 @@ class CompressedAllreduce:
         """Return why a bucket is not compressed, whatever the bypass says; None if it is. It is counted."""
         buffer = bucket.buffer()
         reason = type_reason(buffer, holds_complex(bucket))
-        is_small = reason is None and buffer.nbytes < max(self.smallest, 1)
-        reason = small_reason(self.smallest, "buckets") if is_small else reason
+        is_small = reason is None and buffer.nbytes < max(self.min_bytes, 1)
+        reason = small_reason(self.min_bytes, "buckets") if is_small else reason
         self._uncompressed.add(counters.raw_bytes, reason, is_small)
         return reason
 
@@ -479,7 +479,7 @@ class CompressedAllreduce:
     def __getstate__(self) -> dict[str, Any]:
         """Return what ``torch.save`` of the DDP model stores: the options but ``group``, and :meth:`state_dict`."""
         bypass = None if self._bypass is None else self._bypass.config
-        names = "refresh", "smallest", "threads", "timeout"
+        names = "refresh", "min_bytes", "threads", "timeout"
         mode = self.mode if self._cast is None else self.mode.accuracy
         options = {name: getattr(self, name) for name in names} | {"mode": mode, "bypass": bypass}
         return {"options": options, "state": self.state_dict()}

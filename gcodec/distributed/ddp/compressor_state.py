@@ -294,7 +294,7 @@ def is_coded(bucket: GradBucket) -> bool:
 def small_tensor_reason(plan: CompressionPlan) -> str:
     """Return why a plan compresses no tensor that is small, or of one dimension."""
     shape, more = ("", "") if plan.vectors else (" or of one dimension", ", vectors=True")
-    return f"tensors of fewer than {plan.smallest} values{shape} (a CompressionPlan with smallest=0{more} has none)"
+    return f"tensors of fewer than {plan.min_values} values{shape} (a CompressionPlan with min_values=0{more} has none)"
 
 
 def _check_optimizer(plan: CompressionPlan, optimizer: torch.optim.Optimizer | None) -> None:
@@ -320,4 +320,4 @@ def warm_compressor(compressor: Compressor, dtypes: set[torch.dtype]) -> None:
         return
     for dtype in sorted(dtypes & TYPES.keys(), key=str):
         gradient = trial_gradient(dtype)
-        alone(Averager(CompressionPlan(compressor, None, smallest=0)).average({"": gradient}))
+        alone(Averager(CompressionPlan(compressor, None, min_values=0)).average({"": gradient}))

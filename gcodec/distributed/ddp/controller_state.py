@@ -211,6 +211,6 @@ def _warm(controller: Controller, plan: CompressionPlan, params: dict[str, torch
     for dtype, name in names.items():
         trial = copy.deepcopy(controller)
         gradient = {name: trial_gradient(dtype)}
-        alone(Adaptive(Averager(CompressionPlan(plan.compressor, None, smallest=0)), trial).average(gradient))
+        alone(Adaptive(Averager(CompressionPlan(plan.compressor, None, min_values=0)), trial).average(gradient))
         if isinstance(trial, Planner):
             trial.decide(gradient)

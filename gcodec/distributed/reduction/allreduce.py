@@ -30,7 +30,7 @@ from .reduce import Reduction
 from .reduce_request import TYPES, ReduceRequest
 
 _log = UncompressedLog("allreduce")
-SMALLEST = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
+MIN_BYTES = 1 << 16  #: bytes; what is smaller goes through Gloo as it is, where latency is all that counts
 
 
 @overload
@@ -42,7 +42,7 @@ def allreduce(
     *,
     params: torch.Tensor | Sequence[torch.Tensor] | None = None,
     async_op: Literal[False] = False,
-    smallest: int = SMALLEST,
+    min_bytes: int = MIN_BYTES,
     threads: int | None = None,
     timeout: timedelta | None = None,
 ) -> None: ...
@@ -57,7 +57,7 @@ def allreduce(
     *,
     params: torch.Tensor | Sequence[torch.Tensor] | None = None,
     async_op: Literal[True],
-    smallest: int = SMALLEST,
+    min_bytes: int = MIN_BYTES,
     threads: int | None = None,
     timeout: timedelta | None = None,
 ) -> Future: ...
@@ -71,7 +71,7 @@ def allreduce(
     *,
     params: torch.Tensor | Sequence[torch.Tensor] | None = None,
     async_op: bool = False,
-    smallest: int = SMALLEST,
+    min_bytes: int = MIN_BYTES,
     threads: int | None = None,
     timeout: timedelta | None = None,
 ) -> Future | None:
@@ -92,7 +92,7 @@ def allreduce(
             holds end to end.
         async_op: return at once, with a :class:`Future`. Do not touch the tensor until its ``wait`` returns. On CUDA
             devices, several that are started before the first is waited for take fewer waits for the device.
-        smallest: bytes below which nothing is compressed, nor rounded.
+        min_bytes: bytes below which nothing is compressed, nor rounded.
         threads: threads of the codec; default all cores.
         timeout: time after which a silent rank is an error; default the group's own. Only the first call's on a group
             counts.
@@ -109,7 +109,7 @@ def allreduce(
     """
     mode, dtype = mode_of(mode), _checked(tensor, op)
     mode.bit_layout(dtype)  # raises where the mode has no ladder for the type, before other ranks wait
-    smallest, threads = check_int("smallest", smallest), check_optional_int("threads", threads)
+    min_bytes, threads = check_int("min_bytes", min_bytes), check_optional_int("threads", threads)
     timeout = check_optional_duration("timeout", timeout)
     check_flag("async_op", async_op)
     dense = tensor.detach().contiguous().view(-1)
@@ -119,8 +119,8 @@ def allreduce(
     elif isinstance(mode, NearLossless):
         raise InvalidArgument("params must be given for NearLossless: the parameters whose gradients the tensor holds")
     lane = lane_of(group, timeout)
-    small = dense.nbytes < max(smallest, 1)
-    _say_uncompressed(lane, dense, smallest)
+    small = dense.nbytes < max(min_bytes, 1)
+    _say_uncompressed(lane, dense, min_bytes)
     if lane.size == 1:
         job = LaneJob(lambda: None)
     elif is_on_gpu(tensor):
@@ -138,15 +138,15 @@ def allreduce(
     return None
 
 
-def _say_uncompressed(lane: Lane, flat: torch.Tensor, smallest: int) -> None:
+def _say_uncompressed(lane: Lane, flat: torch.Tensor, min_bytes: int) -> None:
     """Say in the log, once for each reason, why a tensor is not compressed, if it is not."""
     reason = type_reason(flat)
     if lane.size == 1:
         return
     if reason is not None:
         _log.say(lane.rank, reason, f"not compressed are {reason}")
-    elif flat.nbytes < max(smallest, 1):
-        _log.say(lane.rank, "small", f"not compressed are {small_reason(smallest, 'tensors')}", logging.INFO)
+    elif flat.nbytes < max(min_bytes, 1):
+        _log.say(lane.rank, "small", f"not compressed are {small_reason(min_bytes, 'tensors')}", logging.INFO)
 
 
 def _parameters(params: Any) -> list[torch.Tensor]:
