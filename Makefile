@@ -99,7 +99,7 @@ ifdef QUICK
 PTX := 13.5:90
 GPU_CHECKS := tests/gpu/test_instructions.py -k "sm_90 or not sm_"
 LAWS := places_of_any_alignment lossless ladders golden_frames statuses_that_are_read_late spoilt_patches histograms \
-	levels_by_the_rules hashes blocks_that_look_back
+	levels_by_the_rules hashes blocks_that_look_back blocks_that_end_with_their_planes
 endif
 PTX_VERSIONS := $(foreach word,$(PTX),$(firstword $(subst :, ,$(word))))
 PTX_NVRTC := $(patsubst %,$(NVIDIA)/nvrtc-%/.installed,$(filter-out 13.5,$(PTX_VERSIONS)))

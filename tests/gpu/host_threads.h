@@ -298,6 +298,11 @@ static inline unsigned __ballot_sync(unsigned mask, bool x) {
 }
 static inline unsigned __popc(unsigned x) { return (unsigned)__builtin_popcount(x); }
 static inline unsigned __clz(unsigned x) { return x ? (unsigned)__builtin_clz(x) : 32u; }
+static inline unsigned __brev(unsigned x) {
+    unsigned result = 0;
+    for (int k = 0; k < 32; k++) result |= (x >> k & 1) << (31 - k);
+    return result;
+}
 static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
     return (unsigned)((low | (unsigned long long)high << 32) >> (shift & 31));
 }

@@ -80,6 +80,20 @@ def test_turns_of_loops_are_counted_by_what_marks_a_step() -> None:
         counting.issued(code, (counting.Step("g", "SHFL", 1, lambda _: 8),), facts)
 
 
+def test_what_is_no_part_of_a_kernel_has_the_name_of_its_function() -> None:
+    """Whatever the disassembler says of its place in the source."""
+    body = """
+        //## File "/x/unknown.cu", line 1
+        /*0000*/ MOV R1, R2 ;
+$decode_planes_float16$_ZNK13PlanesDecoder12write_at_endItEEv5BlockIT_E:
+        /*0010*/ RET ;
+$decode_float32$_Z8put_someIjEvPT_jj5uint4:
+        /*0020*/ RET ;
+"""
+    found = [one.functions[1:] for one in counting._instructions(body)]
+    assert found == [(), ("PlanesDecoder", "write_at_end"), ("put_some",)]
+
+
 @pytest.mark.parametrize(("registers", "shared", "percent"), [(32, 1 << 10, 100), (56, 37248, 50), (65, 0, 37)])
 def test_occupancy_is_of_whole_blocks(registers: int, shared: int, percent: int) -> None:
     assert counting.occupancy((9, 0), registers, shared) == percent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from gcodec.format import shipped
 from gcodec.format.columns import ColumnReferences
 from gcodec.format.prelude import prelude_size
 from gcodec.gpu import batches, decoder, kernel_tables, preludes
-from gcodec.kernels.block.header import CODED, OK, SEED
+from gcodec.kernels.block.header import CODED, CODED_HEADER, OK, SEED
 from gcodec.kernels.cuda.launch_tables import EncodedFrames, Output, Tensors
 from gcodec.kernels.cuda.native import decoder_for, encoders_for
 from gcodec.tensors import kernel_view
@@ -54,7 +55,7 @@ def frames_to_decode(
 ) -> Iterator[Built]:
     """Yield valid frames of random values, codebooks and sizes: with all bits in one plane, in narrow planes, and of
     any type in any planes, most of these with column references; ``named``: some name codebooks, which are found by
-    their hash here."""
+    their hash here. One in five may have templates, so that the host decodes it."""
     for k in range(n):
         name, tail = (("float32", 24), ("bfloat16", 8), ("float16", 8))[k % 3]
         levels: Any = ([tail], [(0, 1)])
@@ -74,6 +75,7 @@ def frames_to_decode(
             spare_bits=k % 2 == 1,
             with_base=False,
             with_columns=columns,
+            with_predictions=k % 5 == 4,
         )
 
 
@@ -103,6 +105,25 @@ def frames_in_all_modes(memory: HostThreads, effort: int) -> None:
         for mode in modes(case.dtype)[k % 3 :: 3]:
             frame = gcodec.encode(case.array(), **{**case.options, **mode.arguments(case)})
             check(memory, frame, laws.outcome(frame))
+
+
+@law
+def blocks_that_end_with_their_planes(memory: HostThreads, effort: int) -> None:
+    """Behind the last item of a block there is no word more, or none but the one in which it lies."""
+    rng, n_ends = Random(13), 0
+    for k in range(200 * effort):
+        dtype = BY_NAME[TYPES[k % 3]]
+        layout = rng.choice(narrow_layouts(dtype))
+        levels = (list(layout.widths), [(level.drop, level.mask) for level in layout.levels])
+        chosen: dict[str, Any] = {"dtype": dtype.code, "levels": levels, "kinds": ("coded",), "with_columns": False}
+        built = build_frame(rng, block_log2=10, with_base=False, with_predictions=False, **chosen)
+        for block in Draft.of(built.frame, built.codebooks).blocks:
+            (plane_bytes,) = struct.unpack_from("<I", block, 20) if block[0] == CODED else (0,)
+            if plane_bytes and (CODED_HEADER + plane_bytes) // 4 >= len(block) // 4 - 1:
+                check(memory, built.frame, built.bits)
+                n_ends += 1
+                break
+    assert n_ends > 9
 
 
 @law

@@ -88,6 +88,12 @@ template <typename T> static inline T bits_inserted(T a, T b, uint32_t at, uint3
 
 static inline uint32_t leading_zeros(uint32_t x) { return x ? (uint32_t)__builtin_clz(x) : 32u; }
 
+static inline uint32_t reversed(uint32_t x) {
+    uint32_t result = 0;
+    for (int k = 0; k < 32; k++) result |= (x >> k & 1) << (31 - k);
+    return result;
+}
+
 template <typename T> static inline T divided(T a, T b, const char *place) {
     if (b) return a / b;
     report("a division by zero", place);

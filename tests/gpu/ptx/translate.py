@@ -352,10 +352,15 @@ def _not(op: _Operation) -> str:
     return _of_one("~x")(op)
 
 
-def _count_zeros(op: _Operation) -> str:
-    if op.kind != "b32":
-        raise op.refuse()
-    return op.set(op.operands[0], f"leading_zeros({op.value(op.operands[1])})")
+def _of_one_word(function: str) -> Callable[[_Operation], str]:
+    """Return what translates an instruction with one operand of 32 bits."""
+
+    def translated(op: _Operation) -> str:
+        if op.kind != "b32":
+            raise op.refuse()
+        return op.set(op.operands[0], f"{function}({op.value(op.operands[1])})")
+
+    return translated
 
 
 def _permute(op: _Operation) -> str:
@@ -385,7 +390,8 @@ _TRANSLATORS: dict[str, Callable[[_Operation], str]] = {
     "abs": _of_one("", "x & 0x7FFFFFFFu"),
     "sqrt": _of_one("", "bits_of(sqrtf(real(x)))"),
     "popc": _of_one("__builtin_popcountll(x)"),
-    "clz": _count_zeros,
+    "clz": _of_one_word("leading_zeros"),
+    "brev": _of_one_word("reversed"),
     **dict.fromkeys(("atom", "red"), _atomic),
     "bar": _barrier,
     "redux": _sum,

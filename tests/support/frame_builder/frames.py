@@ -58,6 +58,7 @@ def build_frame(
     with_base: bool | None = None,
     with_columns: bool | None = None,
     with_offsets: bool = False,
+    with_predictions: bool = True,
 ) -> Built:
     """A valid frame of random values, and of a random shape in all that is not given.
 
@@ -67,7 +68,7 @@ def build_frame(
     given by id; `spare_bits` fills the spare bits of packed arrays and sub-streams, which readers ignore;
     `with_base`: whether templates stand for a base, of types that may have templates, or of any type if blocks may be
     sparse; `with_columns`: whether there are column references, of types with a tail; `with_offsets`: whether some
-    dictionaries are of form 3.
+    dictionaries are of form 3; `with_predictions`: whether there may be templates and codebooks of residuals.
     """
     dtype = rng.choice(list(DTYPES)) if dtype is None else dtype
     kind = DTYPES[dtype]
@@ -89,6 +90,8 @@ def build_frame(
             records[c], held = by_id(record, rng.choice([256, 2**32 - 1, rng.randrange(256, 2**32)]), kind.H)
             known |= held
     residuals, templates = random_residuals(rng, kind), random_templates(rng, kind, 1 << block_log2)
+    if not with_predictions:
+        residuals, templates = [], []
     may_be_sparse = "sparse" in (kinds or ANY_KIND)
     base = random_base(rng, kind, n_values) if kind.predicted or may_be_sparse else []
     if (kind.predicted or may_be_sparse) and (rng.random() < 0.4 if with_base is None else with_base):

@@ -72,10 +72,12 @@ struct Block {
         CHECK(i <= last);
         return words[i];
     }
-    // Return 32 bits from any bit on; words after the last are taken to be that.
+    // Return 32 bits from any bit on; words after the last, to which bits that are ANYWHERE may reach, are taken to be that.
+    template <bool ANYWHERE = true>
     __device__ __forceinline__ u32 bits(u32 bit) const {
         u32 i = bit >> 5;
-        return __funnelshift_r(word(least(i, last)), word(least(i + 1, last)), bit);
+        if constexpr (ANYWHERE) return __funnelshift_r(word(least(i, last)), word(least(i + 1, last)), bit);
+        return __funnelshift_r(word(i), word(i + 1), bit);
     }
     __device__ __forceinline__ u32 number(u32 byte, u32 width, u32 i) const {
         return bits(byte * 8 + i * width) & ((1u << width) - 1);

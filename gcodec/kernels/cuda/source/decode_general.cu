@@ -39,7 +39,7 @@ struct GeneralDecoder : PlanesShared {
     template <typename V>
     __device__ __forceinline__ Status decode(const Block<V> &block, const Fields &f, const DecodeTables &tables, u32 book,
                                              const i64 *row) {
-        Status status = find_items(block, f, tables, book, n_head_bits);
+        Status status = find_items(block, f, tables, book, n_head_bits, false);
         if (status != OK) return status;
         uint2 spans = {0, 0};
         if (f.flags) spans = find_spans(block, tables, row);

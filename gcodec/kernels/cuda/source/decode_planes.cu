@@ -6,16 +6,28 @@ struct PlanesDecoder : PlanesShared {
     template <typename V>
     __device__ __forceinline__ Status decode(const Block<V> &block, const Fields &f, const DecodeTables &tables, u32 book,
                                              const i64 *) {
-        Status status = find_items(block, f, tables, book, head_bits());
-        if (status == OK) write_values(block);
-        return status;
+        Status status = find_items(block, f, tables, book, head_bits(), true);
+        if (status != OK) return status;
+        if ((f.streams_at >> 2) < block.last) {
+            write_values<false>(block);
+        } else {
+            write_at_end(block);
+        }
+        return OK;
+    }
+
+    // Write the values of a block that ends with its planes, or with seven bytes more.
+    template <typename V>
+    __device__ __noinline__ void write_at_end(Block<V> block) const {
+        write_values<true>(block);
     }
 
     // The parts of four symbols: relative heads, a byte for each, and what planes they own items of.
     __device__ __forceinline__ Four parts_of(u32 four) const {
         SymbolParts a = parts[four & 255], b = parts[four >> 8 & 255], c = parts[four >> 16 & 255], d = parts[four >> 24];
         u32 heads = __byte_perm(__byte_perm(a.entry, b.entry, 0x40), __byte_perm(c.entry, d.entry, 0x40), 0x5410);
-        return {heads, a.owned | b.owned << 1 | c.owned << 2 | d.owned << 3};
+        u32 marks = __byte_perm(__byte_perm(a.entry, b.entry, 0x62), __byte_perm(c.entry, d.entry, 0x62), 0x5410);
+        return {heads, marks, a.owned | b.owned << 1 | c.owned << 2 | d.owned << 3};
     }
 
     // Put heads and tails together, a warp for each sub-stream; a lane does four values at a time.
@@ -24,7 +36,7 @@ struct PlanesDecoder : PlanesShared {
     //     items      those of the four in a plane lie side by side; how many come before a lane is a sum over the warp
     //     tail       the items of the last plane at its low end ... of plane 0 at its high end: each one pushes
     //                what is there down by as many bits as it has
-    template <typename V>
+    template <bool AT_END, typename V>
     __device__ __forceinline__ void write_values(const Block<V> &block) const {
         u32 lane = threadIdx.x & 31, n_streams = block.n_streams(), own_plane = plane_of(lane, n_planes);
         bool aligned = takes_four(block);
@@ -43,12 +55,16 @@ struct PlanesDecoder : PlanesShared {
                 count_owned(found.owned, low, high);
                 low_up_to = sum_up_to_lane(low, lane);
                 if (n_planes > 4) high_up_to = sum_up_to_lane(high, lane);
-                u32 low_before = low_up_to - low, high_before = high_up_to - high, tails[4] = {0, 0, 0, 0};
+                // Of the plane whose turn it is, what comes before has the highest byte, and who owns an item the lowest bits.
+                u64 before_lane = ((low_up_to - low) | (u64)(high_up_to - high) << 32) << 8 * (MAX_PLANES - n_planes);
+                u32 tails[4] = {0, 0, 0, 0};
 #pragma unroll 1
-                for (u32 p = n_planes; p-- > 0;) {
-                    u32 width = widths[p], items_before = (p < 4 ? low_before : high_before) >> 8 * (p & 3) & 255;
-                    u32 items = block.bits(__shfl_sync(ALL, next, p) + items_before * width);
-                    u32 bits = bits_of(found.owned, p, width);
+                for (i32 p = n_planes - 1; p >= 0; p--) {
+                    u32 width = __shfl_sync(ALL, width_here, p), items_before = (u32)(before_lane >> 56);
+                    u32 items = block.template bits<AT_END>(__shfl_sync(ALL, next, p) + items_before * width);
+                    u32 bits = (found.marks & 0x01010101u) * width;
+                    before_lane <<= 8;
+                    found.marks >>= 1;
 #pragma unroll
                     for (u32 j = 0; j < 4; j++) {
                         tails[j] = __funnelshift_r(tails[j], items, bits >> 8 * j);

@@ -14,10 +14,11 @@ struct PlanesShared : SymbolsShared {
     // Decode the symbols, and find the planes and the items that each sub-stream has in them.
     template <typename V>
     __device__ __forceinline__ Status find_items(const Block<V> &block, const Fields &f, const DecodeTables &tables,
-                                                 u32 book, u32 head_bits) {
+                                                 u32 book, u32 head_bits, bool with_marks) {
         u32 n_items, end, thread = threadIdx.x;
         u32 info = tables.infos.data[book * 256 + thread];
-        parts[thread] = {info & 0xFFFF, spread(info >> 16 & 255)};
+        u32 mark = info >> 16 & 255;
+        parts[thread] = {(info & 0xFFFF) | (with_marks ? __brev(mark) >> (32 - n_planes) << 16 : 0), spread(mark)};
         if (thread < MAX_PLANES) widths[thread] = tables.widths.data[thread];
         const u16 *lookup = tables.lookups.data + book * (u64)TABLE_SIZE;
         Status status = decode_symbols(block, f, lookup, 0, head_bits, *this, n_items);
@@ -31,6 +32,11 @@ struct PlanesShared : SymbolsShared {
         return end == CODED_HEADER + f.plane_bytes ? OK : BAD_PLANES;
     }
 
+    // Add up what four symbols own.
+    __device__ __forceinline__ u32 owned_by(u32 four) const {
+        return parts[four & 255].owned + parts[four >> 8 & 255].owned + parts[four >> 16 & 255].owned + parts[four >> 24].owned;
+    }
+
     // Count the items of each sub-stream by planes, a warp for each.
     template <typename V>
     __device__ __forceinline__ void count_items(const Block<V> &block) {
@@ -39,11 +45,9 @@ struct PlanesShared : SymbolsShared {
             u32 count = block.length(s), sums[4] = {0, 0, 0, 0};
             const u32 *row = symbols + block.row(s);
 #pragma unroll 1
-            for (u32 k = 4 * lane; k < count; k += 128) {
-                u32 four = row[k >> 2];
-                u32 owned = parts[four & 255].owned + parts[four >> 8 & 255].owned + parts[four >> 16 & 255].owned +
-                            parts[four >> 24].owned;
-                add_pairs(sums, owned);
+            for (u32 k = 4 * lane; k < count; k += 256) {    // eight values: a digit counts up to 15
+                u32 four = row[k >> 2], next = k + 128 < count ? row[(k >> 2) + 32] : 0;
+                add_pairs(sums, owned_by(four) + owned_by(next));
             }
 #pragma unroll
             for (u32 w = 0; w < 4; w++) {

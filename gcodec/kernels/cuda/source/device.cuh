@@ -2,8 +2,8 @@
 //
 // Compiled by NVRTC at run time, and by a C++ compiler for the host in tests (tests/gpu/host_threads.h), so nothing
 // is included, and what a device has beside C++ is only: threadIdx, blockIdx, __syncthreads, __shfl_*_sync, __ballot_sync,
-// __popc, __clz, __syncwarp, __reduce_add_sync, __funnelshift_r, __byte_perm, atomicOr, atomicAdd, __nanosleep, the vector
-// types, and float arithmetic that is never contracted: __fadd_rn, __fsub_rn, __fmul_rn, __fdiv_rn, __fsqrt_rn, fabsf.
+// __popc, __clz, __brev, __syncwarp, __reduce_add_sync, __funnelshift_r, __byte_perm, atomicOr, atomicAdd, __nanosleep, the
+// vector types, and float arithmetic that is never contracted: __fadd_rn, __fsub_rn, __fmul_rn, __fdiv_rn, __fsqrt_rn, fabsf.
 #pragma once
 
 typedef unsigned char u8;

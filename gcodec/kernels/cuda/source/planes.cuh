@@ -10,13 +10,15 @@ constexpr u32 MAX_PLANES = 8;
 
 // What a symbol's values consist of.
 struct alignas(8) SymbolParts {
-    u32 entry;      // decoders: the relative head; encoders: as in encode.cuh
+    u32 entry;      // decoders: the relative head and, 16 bits up, perhaps a bit for each plane, the last one's lowest, 1
+                    // where they own an item of it; encoders: as in encode.cuh
     u32 owned;      // a digit for each plane: 1 where they own an item of it
 };
 
-// Four values: of decoders a byte of `heads` for each, and in each digit of `owned` a bit for each.
+// Four values of decoders: a byte of `heads` for each, and one of `marks`, with its bits for planes; and in each digit of
+// `owned` a bit for each.
 struct Four {
-    u32 heads, owned;
+    u32 heads, marks, owned;
 };
 
 // Return the digits of a mark, which has a bit for each plane.
