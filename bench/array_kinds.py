@@ -66,11 +66,11 @@ class ArrayKind:
     """Tensors that are measured end to end as one array, in each of some types.
 
     Attributes:
-        group: one of the groups above.
-        name: as the table shows it.
+        group: One of the groups above.
+        name: As the table shows it.
         source: ``MODEL``, ``PHOTOGRAPHS``, ``COMPUTED`` or ``SYNTHETIC``.
         tensors: float32 values, or float64 where that is the only type.
-        dtypes: names of the types that the values are rounded to.
+        dtypes: Names of the types that the values are rounded to.
     """
 
     group: str
@@ -158,7 +158,7 @@ def array_kinds(quick: bool = False) -> Iterator[ArrayKind]:
     """Yield all arrays, group by group.
 
     Args:
-        quick: of few steps of a small training, and of few synthetic values.
+        quick: Of few steps of a small training, and of few synthetic values.
     """
     training = GatedTraining(64 if quick else WIDTH)
     training.take_steps(2 if quick else STEPS, 1e-3)

@@ -47,7 +47,7 @@ class Outcome:
 
     Attributes:
         ours: gcodec's row.
-        peers: rows of the others, by codec.
+        peers: Rows of the others, by codec.
     """
 
     ours: Row

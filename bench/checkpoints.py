@@ -48,10 +48,10 @@ class Run:
     """A training run.
 
     Attributes:
-        name: in the table.
-        learning_rate: of AdamW.
-        weights: type of the weights that are saved.
-        is_complete: masters, if there are any, and the optimizer's state are saved too.
+        name: In the table.
+        learning_rate: Of AdamW.
+        weights: Type of the weights that are saved.
+        is_complete: Masters, if there are any, and the optimizer's state are saved too.
     """
 
     name: str

@@ -39,11 +39,11 @@ class Compiled(NamedTuple):
     """What a function took to compile.
 
     Attributes:
-        function: its name, with its module.
-        n_types: how many different types of arguments it is compiled for.
+        function: Its name, with its module.
+        n_types: How many different types of arguments it is compiled for.
         numba_seconds: CPU time of numba, the functions that it calls left out.
         llvm_seconds: CPU time of LLVM, likewise.
-        callers: names of the functions that it is compiled for.
+        callers: Names of the functions that it is compiled for.
     """
 
     function: str

@@ -149,9 +149,9 @@ def damages(size: int, trials: int, truncations: int | None) -> list[Damage]:
     """Return single bit flips, at different places, then truncations to different shorter lengths; seeded.
 
     Args:
-        size: bytes of what is damaged.
-        trials: bit flips, or all that there are if those are fewer.
-        truncations: truncations; None for every length.
+        size: Bytes of what is damaged.
+        trials: Bit flips, or all that there are if those are fewer.
+        truncations: Truncations; None for every length.
     """
     random = np.random.default_rng(SEED)
     flips = random.choice(8 * size, min(trials, 8 * size), replace=False)

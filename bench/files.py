@@ -61,9 +61,9 @@ class Method:
     """A way of compressing a file.
 
     Attributes:
-        name: in the table.
-        compress: reads the first path, writes the second.
-        restore: does the reverse.
+        name: In the table.
+        compress: Reads the first path, writes the second.
+        restore: Does the reverse.
     """
 
     name: str
@@ -76,10 +76,10 @@ class PieceCodec:
     """A codec of arrays in memory, as files are given to it: the header as it is, then the values in pieces.
 
     Attributes:
-        encode: bytes of a piece to encoded bytes.
-        decode: the inverse.
-        piece_bytes: size of a piece.
-        threads: pieces that are worked on at a time; 1 for a codec that has threads of its own.
+        encode: Bytes of a piece to encoded bytes.
+        decode: The inverse.
+        piece_bytes: Size of a piece.
+        threads: Pieces that are worked on at a time; 1 for a codec that has threads of its own.
         has_header: False if the file has no header as .safetensors files have, and is pieces from its first byte on.
     """
 
@@ -272,9 +272,9 @@ class Turns:
     """The turns of a method on a file.
 
     Attributes:
-        stored_bytes: size of the compressed file.
-        compress: seconds of each turn, by the clock and of the processor.
-        restore: the same for the way back.
+        stored_bytes: Size of the compressed file.
+        compress: Seconds of each turn, by the clock and of the processor.
+        restore: The same for the way back.
     """
 
     stored_bytes: int = 0
@@ -303,7 +303,7 @@ def take_turn(method: Method, source: Path, folder: Path, turns: Turns, timed: b
     """Compress and restore a file once; verify the result if it is not timed, else note the seconds.
 
     Raises:
-        RoundTripError: the restored file differs.
+        RoundTripError: The restored file differs.
     """
     compressed, restored = folder / "compressed", folder / "restored"
     gc.collect()
@@ -353,9 +353,9 @@ def with_files(arguments: Sequence[str] | None, program: str, description: str) 
     """Return the options of a benchmark of these files, ``folder`` being where they are: they are made if need be.
 
     Args:
-        arguments: of the command line.
-        program: name of the benchmark's module.
-        description: what it does.
+        arguments: Of the command line.
+        program: Name of the benchmark's module.
+        description: What it does.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("--quick", action="store_true", help="a tiny model, one turn")

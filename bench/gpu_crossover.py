@@ -37,10 +37,10 @@ class Bucket(NamedTuple):
     """A bucket of an all-reduce, in the model.
 
     Attributes:
-        sent: bytes that each rank sends uncompressed.
-        ratio: of its frames' bytes to those of its values.
-        device: seconds of the device.
-        host: seconds of the host.
+        sent: Bytes that each rank sends uncompressed.
+        ratio: Of its frames' bytes to those of its values.
+        device: Seconds of the device.
+        host: Seconds of the host.
     """
 
     sent: float
@@ -61,8 +61,8 @@ def bucket(results: Path, dtype: str, n_bytes: float, n_ranks: int) -> Bucket:
     """Return the model of a lossless bucket whose codebooks are kept, from the results of benchmarks.
 
     Args:
-        n_bytes: of its values.
-        n_ranks: ranks that have one each.
+        n_bytes: Of its values.
+        n_ranks: Ranks that have one each.
     """
     sizes = read_table(results / "experiment-fixed-codes-sizes.csv")[1]
     percent = next(row["huffman_percent"] for row in sizes if (row["data"], row["type"]) == (GRADIENTS, dtype))

@@ -57,10 +57,10 @@ def measure(mode: str, plan: TrainingPlan, steps: int, profile: cProfile.Profile
     """Return milliseconds of processor time per step of this rank's lane: ``lane``, all of it, and by stage.
 
     Args:
-        mode: the hook's.
-        plan: the training's.
-        steps: steps that count, best a multiple of four: symbols are counted in every fourth.
-        profile: profiles the lane's thread in these steps; None for none, as it takes time itself.
+        mode: The hook's.
+        plan: The training's.
+        steps: Steps that count, best a multiple of four: symbols are counted in every fourth.
+        profile: Profiles the lane's thread in these steps; None for none, as it takes time itself.
     """
     torch.manual_seed(1)
     task, random = gpt_task(plan), np.random.default_rng(dist.get_rank())

@@ -36,10 +36,10 @@ class Model(NamedTuple):
     """A model that somebody published.
 
     Attributes:
-        name: the name that people know it by.
-        package: package on PyPI and its version.
-        file: how the file's path in the package ends; behind the name of a zip file in it, the path in that.
-        dtype: type of the values; of a .gguf file, the type of most of its blocks.
+        name: The name that people know it by.
+        package: Package on PyPI and its version.
+        file: How the file's path in the package ends; behind the name of a zip file in it, the path in that.
+        dtype: Type of the values; of a .gguf file, the type of most of its blocks.
     """
 
     name: str
@@ -128,7 +128,7 @@ def rows_of(model: Model, dtype: str, path: Path, folder: Path) -> Iterator[Name
     """Yield the row of each method on a file of a model.
 
     Raises:
-        RoundTripError: the restored file differs.
+        RoundTripError: The restored file differs.
     """
     whole, stored, restored = path.read_bytes(), folder / "stored", folder / "restored"
     for method in methods(path, dtype):

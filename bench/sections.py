@@ -605,9 +605,9 @@ def seconds_over_link(row: Row, rate: float, *, whole: bool) -> float:
     """Return the modeled seconds of a version: whole weights, or a difference, of which the work is counted, too.
 
     Args:
-        row: a row of ``weight-sync.csv``.
-        rate: of the link, in 1e9 bits per second.
-        whole: send all weights.
+        row: A row of ``weight-sync.csv``.
+        rate: Of the link, in 1e9 bits per second.
+        whole: Send all weights.
     """
     work = sum(float(row[f"{stage}_seconds"]) for stage in ("publish", "send", "apply"))
     return (0 if whole else work) + 8 * int(row["raw_bytes" if whole else "difference_bytes"]) / (rate * 1e9)

@@ -62,9 +62,9 @@ def measure(count: int, rounds: int, folder: Path) -> list[NamedRow]:
     """Return the table.
 
     Args:
-        count: number of small tensors.
-        rounds: how often both sides take turns.
-        folder: a scratch folder.
+        count: Number of small tensors.
+        rounds: How often both sides take turns.
+        folder: A scratch folder.
     """
     sides = tensors_of(count)
     paths, bases = (folder / "many.gc", folder / "one.gc"), (folder / "many-base.gc", folder / "one-base.gc")

@@ -67,10 +67,10 @@ class Case(NamedTuple):
     """Something to start.
 
     Attributes:
-        name: what is done.
-        codec: who does it.
-        command: arguments of Python; run in a folder that has ``values.npy``.
-        package: what must be installed for it; empty if it is always there.
+        name: What is done.
+        codec: Who does it.
+        command: Arguments of Python; run in a folder that has ``values.npy``.
+        package: What must be installed for it; empty if it is always there.
     """
 
     name: str
@@ -143,9 +143,9 @@ class Run(NamedTuple):
     """A process that has ended.
 
     Attributes:
-        seconds: from its start to its end.
-        cpu_seconds: of all its threads.
-        page_faults: pages of memory that it got from the system.
+        seconds: From its start to its end.
+        cpu_seconds: Of all its threads.
+        page_faults: Pages of memory that it got from the system.
     """
 
     seconds: float
@@ -157,13 +157,13 @@ def run(case: Case, folder: Path, cache: Path, package: Path) -> Run:
     """Run a case in a process of its own.
 
     Args:
-        case: what to run.
-        folder: where ``values.npy`` is.
-        cache: folder of compiled kernels.
-        package: the folder where gcodec is.
+        case: What to run.
+        folder: Where ``values.npy`` is.
+        cache: Folder of compiled kernels.
+        package: The folder where gcodec is.
 
     Raises:
-        GcodecError: it failed.
+        GcodecError: It failed.
     """
     environment = {
         **os.environ,
@@ -197,10 +197,10 @@ def measure(cases: Sequence[Case], folder: Path, rounds: int, install: bool) -> 
     """Yield each case from an empty cache, from what pip installs, and from a warm cache, with what it took.
 
     Args:
-        cases: what to start.
-        folder: a scratch folder.
-        rounds: how often each is run from the warm cache, and from what pip installs.
-        install: install at all.
+        cases: What to start.
+        folder: A scratch folder.
+        rounds: How often each is run from the warm cache, and from what pip installs.
+        install: Install at all.
     """
     copy, empty, warm, installed = (folder / name for name in ("copy", EMPTY, WARM, INSTALLED))
     shutil.copytree(ROOT, copy, ignore=NOT_COPIED)

@@ -43,8 +43,8 @@ class Tally:
     """Versions that were published, sent and applied, and what they took.
 
     Args:
-        start: weights that both sides hold before the first version.
-        dtype: type that the weights are cast to.
+        start: Weights that both sides hold before the first version.
+        dtype: Type that the weights are cast to.
     """
 
     def __init__(self, start: Mapping[str, Any], dtype: str) -> None:

@@ -48,7 +48,7 @@ class CompileNotice:
     """Says once per process that kernels are being compiled, when that has lasted for a while.
 
     Args:
-        delay_seconds: how long.
+        delay_seconds: How long.
     """
 
     def __init__(self, delay_seconds: float = DELAY_SECONDS) -> None:
@@ -101,9 +101,9 @@ def numba_events(kind: str, begin: Callable[[Any], None], end: Callable[[Any], N
     """Hear of numba's events of a kind; of none if this numba has no events, which are documented but provisional.
 
     Args:
-        kind: such as ``numba:compile``; who listens to that shows it, too, so that nothing else need be said.
-        begin: called when an event begins.
-        end: called when it ends.
+        kind: Such as ``numba:compile``; who listens to that shows it, too, so that nothing else need be said.
+        begin: Called when an event begins.
+        end: Called when it ends.
     """
     global _n_watching
     install, listener = _listener(kind, begin, end)

@@ -102,13 +102,13 @@ def check_int(name: str, value: Any, minimum: int = 0, maximum: int | None = Non
     """Return an argument as an int of Python's: numpy's would overflow, and are written in other ways.
 
     Args:
-        name: the argument's name.
-        value: the argument.
-        minimum: the least value that it may have.
-        maximum: the largest; None: there is none.
+        name: The argument's name.
+        value: The argument.
+        minimum: The least value that it may have.
+        maximum: The largest; None: there is none.
 
     Raises:
-        InvalidArgument: the argument is no integer, or outside these limits.
+        InvalidArgument: The argument is no integer, or outside these limits.
     """
     try:
         number = operator.index(value)
@@ -317,8 +317,8 @@ def what_it_is(head: bytes, size: int = 1 << 27) -> str:
     """Return what begins with these bytes, and what reads it, to be appended to an error; empty if that is not known.
 
     Args:
-        head: the first bytes, 9 or more if there are so many.
-        size: how many bytes there are, if that is known: of a .safetensors file, all of its header.
+        head: The first bytes, 9 or more if there are so many.
+        size: How many bytes there are, if that is known: of a .safetensors file, all of its header.
     """
     found = next((text for beginning, text in _BEGINNINGS if head.startswith(beginning)), "")
     if not found and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= min(size, 1 << 27) - 8:
@@ -341,8 +341,8 @@ def import_with_torch(module: str, what: str) -> types.ModuleType:
     """Return a module of gcodec that imports torch, imported.
 
     Args:
-        module: its full name.
-        what: what needs torch then, for the error.
+        module: Its full name.
+        what: What needs torch then, for the error.
 
     Raises:
         NotInstalled: torch is not installed.

@@ -52,15 +52,15 @@ class Recorder:
     ``optimizer.step()``. Steps count from 1.
 
     Args:
-        model: wrapped (DDP, ``torch.compile``) or not; a parameter used in several places is recorded once.
-        optimizer: the one that is about to step.
-        folder: where ``step-000100.safetensors`` and its like go, or a URL for fsspec; created if missing.
-        steps: the iterations to record.
-        every: record each multiple of this; may be combined with ``steps``.
-        names: which parameters: shell patterns (``"layers.0.*"``) or a function of the name; all if None.
+        model: Wrapped (DDP, ``torch.compile``) or not; a parameter used in several places is recorded once.
+        optimizer: The one that is about to step.
+        folder: Where ``step-000100.safetensors`` and its like go, or a URL for fsspec; created if missing.
+        steps: The iterations to record.
+        every: Record each multiple of this; may be combined with ``steps``.
+        names: Which parameters: shell patterns (``"layers.0.*"``) or a function of the name; all if None.
 
     Raises:
-        InvalidArgument: nothing to record, a step below 1, an optimizer without the model's parameters, or an argument
+        InvalidArgument: Nothing to record, a step below 1, an optimizer without the model's parameters, or an argument
             of another kind.
     """
 
@@ -105,15 +105,15 @@ class Recorder:
         """Counts one iteration and, if it is to be recorded, writes its dump.
 
         Args:
-            step: the iteration's number, for a run that was resumed; one more than the last call's if None.
+            step: The iteration's number, for a run that was resumed; one more than the last call's if None.
 
         Returns:
             The path or URL written, or None at a step that is not recorded.
 
         Raises:
-            InvalidArgument: no parameter has a gradient, the optimizer's state cannot be named in a dump, or ``step``
+            InvalidArgument: No parameter has a gradient, the optimizer's state cannot be named in a dump, or ``step``
                 is no integer of at least 1.
-            OSError: the dump cannot be written.
+            OSError: The dump cannot be written.
         """
         if step is not None and (not _is_integer(step) or step < 1):
             raise InvalidArgument(f"step must be None or an integer of at least 1, where steps begin, not {step!r}")
@@ -158,12 +158,12 @@ class Dump:
     They come back as numpy arrays; of types that numpy lacks (bfloat16, float8), as torch tensors on the CPU.
 
     Attributes:
-        path: the file.
-        step: the iteration, counted from 1.
+        path: The file.
+        step: The iteration, counted from 1.
         optimizer: torch's class name, such as ``"AdamW"``.
-        groups: hyperparameters of each parameter group, and its parameters' names under ``"params"``.
-        names: the recorded parameters: those of the groups in order, then any that no group holds.
-        keys: every tensor in the file, ``"grad/NAME"`` and so on.
+        groups: Hyperparameters of each parameter group, and its parameters' names under ``"params"``.
+        names: The recorded parameters: those of the groups in order, then any that no group holds.
+        keys: Every tensor in the file, ``"grad/NAME"`` and so on.
     """
 
     path: Path
@@ -185,7 +185,7 @@ class Dump:
         """Return the optimizer's state of ``name`` before the step, by torch's keys; empty at the first step.
 
         Raises:
-            InvalidArgument: the parameter was not recorded.
+            InvalidArgument: The parameter was not recorded.
         """
         self._require(f"{GRAD}/{name}")
         return {k: self.tensor(f"{k}/{name}") for k in self.state_kinds if f"{k}/{name}" in self.keys}
@@ -194,7 +194,7 @@ class Dump:
         """Return the hyperparameters of the group that holds ``name`` (lr, betas, weight_decay ...).
 
         Raises:
-            InvalidArgument: no group holds it.
+            InvalidArgument: No group holds it.
         """
         for group in self.groups:
             if name in group["params"]:
@@ -205,8 +205,8 @@ class Dump:
         """Return the tensor stored under ``key``.
 
         Raises:
-            InvalidArgument: there is none.
-            GcodecError: its type needs torch, which is not installed.
+            InvalidArgument: There is none.
+            GcodecError: Its type needs torch, which is not installed.
         """
         self._require(key)
         with _open(self.path, "numpy") as file:
@@ -243,16 +243,16 @@ def write_dump(
     """Writes one dump, beside its final name first: a reader sees a whole dump or none.
 
     Args:
-        path: the file, or a URL for fsspec; its folder is created if missing.
+        path: The file, or a URL for fsspec; its folder is created if missing.
         tensors: ``"grad/NAME"`` and so on to torch tensors, numpy or JAX arrays, or numbers; other values are left out.
-        step: the iteration, counted from 1.
+        step: The iteration, counted from 1.
         optimizer: torch's class name.
-        groups: hyperparameters of each parameter group, and its parameters' names under ``"params"``.
+        groups: Hyperparameters of each parameter group, and its parameters' names under ``"params"``.
 
     Raises:
-        InvalidArgument: a tensor is sharded over ranks, or a JAX array has no values.
+        InvalidArgument: A tensor is sharded over ranks, or a JAX array has no values.
         GcodecError: torch is not installed.
-        OSError: the file cannot be written; one that was there is as it was.
+        OSError: The file cannot be written; one that was there is as it was.
     """
     try:
         import torch  # noqa: F401 - what the tensors are made of
@@ -303,13 +303,13 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
     """Opens a dump and reads its header; tensors are read later, as they are asked for.
 
     Args:
-        path: the file, or a URL for fsspec, of which a temporary copy is on this machine while the dump is in use.
+        path: The file, or a URL for fsspec, of which a temporary copy is on this machine while the dump is in use.
 
     Raises:
-        FileNotFoundError: no such file.
-        InvalidArgument: a safetensors file, but not a dump.
-        Unsupported: a dump of another version, or one of complex tensors where safetensors is older than 0.7.
-        Corruption: not a regular file, or not a safetensors file, or a dump whose metadata is malformed.
+        FileNotFoundError: No such file.
+        InvalidArgument: A safetensors file, but not a dump.
+        Unsupported: A dump of another version, or one of complex tensors where safetensors is older than 0.7.
+        Corruption: Not a regular file, or not a safetensors file, or a dump whose metadata is malformed.
     """
     with local_copy(path) as copy:
         dump = _read_dump(copy)

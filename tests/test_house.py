@@ -7,6 +7,7 @@ no longer needed fails a test, so that the tables only shrink.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 from collections import defaultdict
@@ -69,6 +70,13 @@ MAX_FILE_BYTES = 2 << 20
 RIDDLES = re.compile(
     r"(What|Whether|How|Of|As|It|Its|Those|These|That|This one|All|One|So|Where|Which|In|Until|Also|And|Likewise)\b"
     r"|They\b|The (same|others?|rest)\b|:(func|class|meth|mod):"
+)
+
+#: An entry of a section of a docstring that begins in lower case, though its first word is one of the language.
+SMALL_ENTRY = re.compile(
+    r" {4}[\w*`.]+(?:(?:, | or | and )[\w*`.]+)*: "
+    r"(?!(?:[b-z]|llvmlite|alpha|max|min|numpy|torch|gcodec|numba|zstd|pickle|fsspec|safetensors|uint\w*|int\d+|float\d+"
+    r"|bfloat\d+|xxh\w*)\b|\w*[\[\]_\d.(/=`])[a-z]"
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -230,6 +238,44 @@ def test_first_lines_of_docstrings_stand_alone():
         if RIDDLES.match(text)
     ]
     assert not riddles, "write a whole sentence with a subject and a verb:\n" + "\n".join(riddles)
+
+
+def small_entries(text: str) -> list[str]:
+    """Return the entries of a docstring's sections of names that begin in lower case."""
+    found, inside = [], False
+    for line in text.splitlines():
+        if line in ("Args:", "Attributes:", "Raises:"):
+            inside = True
+        elif line and not line.startswith(" "):
+            inside = False
+        elif inside and SMALL_ENTRY.match(line):
+            found.append(line.strip())
+    return found
+
+
+def test_entries_of_docstrings_begin_with_a_capital():
+    small = [
+        f"{at(module, getattr(node, 'lineno', 1))} {entry}"
+        for module, tree in trees().items()
+        for node, text in documented_in(tree)
+        for entry in small_entries(text)
+    ]
+    assert not small, "\n".join(small)
+
+
+def test_small_entries_are_recognized():
+    text = """Return.
+
+    Args:
+        a: values, and more.
+        b, c: Values.
+        d: uint8[n].
+        e: numpy's.
+
+    Returns:
+        f: values
+    """
+    assert small_entries(inspect.cleandoc(text)) == ["a: values, and more."]
 
 
 def test_names_in_docstrings_exist():

@@ -43,8 +43,8 @@ def cut_corpus(dumps: Path, out: Path) -> list[Path]:
     """Writes ``out/MODEL-step-000020.safetensors`` and so on; returns the files.
 
     Raises:
-        InvalidArgument: a dump is missing under ``dumps``: train there first.
-        GcodecError: the files are larger than ``SIZE_LIMIT`` together.
+        InvalidArgument: A dump is missing under ``dumps``: train there first.
+        GcodecError: The files are larger than ``SIZE_LIMIT`` together.
     """
     written = []
     for model, steps in STAGES.items():

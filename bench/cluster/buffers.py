@@ -32,10 +32,10 @@ class Share:
     """One rank's part in an all-reduce.
 
     Attributes:
-        params: parameters whose gradients the buffer holds, end to end in row-major order.
+        params: Parameters whose gradients the buffer holds, end to end in row-major order.
         optimizer: torch's, with the recorded state of these.
-        sets: gradients, float32[n], ``SETS`` times.
-        origin: model and steps, for tables.
+        sets: Gradients, float32[n], ``SETS`` times.
+        origin: Model and steps, for tables.
     """
 
     params: list[torch.nn.Parameter]

@@ -34,12 +34,12 @@ class Sweep:
     """A table of trainings, with all ``methods`` in lockstep.
 
     Attributes:
-        name: of the module, whose docstring's first line is ``summary``.
-        file: the CSV file, of which ``rows_of`` makes the rows of one training.
-        rates: of the bed.
-        trainings: of all models that ``--model`` may name; those of ``usual`` run without it.
-        quick: the only training, at the first rate only, to try it out.
-        prepare: called before the first training, for what workers cannot do, who reach each other only.
+        name: Of the module, whose docstring's first line is ``summary``.
+        file: The CSV file, of which ``rows_of`` makes the rows of one training.
+        rates: Of the bed.
+        trainings: Of all models that ``--model`` may name; those of ``usual`` run without it.
+        quick: The only training, at the first rate only, to try it out.
+        prepare: Called before the first training, for what workers cannot do, who reach each other only.
     """
 
     name: str

@@ -46,7 +46,7 @@ def as_array(tensor: TensorView, data: Bytes, like: str) -> Any:
 
     Raises:
         InvalidArgument: ``like`` is neither ``"numpy"`` nor ``"torch"``, or torch has no such type.
-        GcodecError: a torch tensor is wanted, and torch is not installed.
+        GcodecError: A torch tensor is wanted, and torch is not installed.
     """
     if like not in ("numpy", "torch"):
         raise InvalidArgument(f"like must be 'numpy' or 'torch', not {like!r}")
@@ -85,10 +85,10 @@ def as_complex(pairs: Any, dtype: str) -> Any:
     no complex32, gets these as unsigned integers of the same bits.
 
     Args:
-        dtype: a key of ``PAIRS``.
+        dtype: A key of ``PAIRS``.
 
     Raises:
-        ValueError: they are none, or of other floats.
+        ValueError: They are none, or of other floats.
     """
     part = PAIRS.get(dtype)
     if part is None or tuple(pairs.shape[-1:]) != (2,) or str(pairs.dtype).removeprefix("torch.") != part:
@@ -113,12 +113,12 @@ def item_at(key: Any, array: Any, name: str) -> Any:
     """Return ``array[key]``, of an array that was read.
 
     Args:
-        key: an index that the array has.
+        key: An index that the array has.
         array: numpy array or torch tensor.
-        name: name of the tensor in errors.
+        name: Name of the tensor in errors.
 
     Raises:
-        Corruption: a value of a numpy text is no text: a character of it has a code point that Unicode lacks.
+        Corruption: A value of a numpy text is no text: a character of it has a code point that Unicode lacks.
     """
     try:
         return array[key]
@@ -163,10 +163,10 @@ def as_bytes(value: Any, dtype: str | None = None) -> tuple[str, tuple[int, ...]
 
     Args:
         value: numpy array, torch tensor on any device, or what ``numpy.asarray`` takes.
-        dtype: what the raw bits of an unsigned integer array stand for.
+        dtype: What the raw bits of an unsigned integer array stand for.
 
     Raises:
-        InvalidArgument: a type without fixed-size elements, a sparse tensor, or ``dtype`` does not fit.
+        InvalidArgument: A type without fixed-size elements, a sparse tensor, or ``dtype`` does not fit.
     """
     if type(value) is np.ndarray and dtype is None and value.flags.c_contiguous:  # most, and soon told
         name = _PLAIN.get(value.dtype)

@@ -41,14 +41,14 @@ class Bases:
     several files, a file's base has the same path, or the same one below the first folder (``run2/x`` and ``run1/x``).
 
     Args:
-        origin: path of a tensor file, an archive or a folder of either; a URL for fsspec of a file; an open archive
+        origin: Path of a tensor file, an archive or a folder of either; a URL for fsspec of a file; an open archive
             (not closed here); or the plan of a file.
-        base: the bases of archives among these.
-        second: of a plan, what returns another one for the same tensors, see :class:`Base`.
-        places: of a plan, those of the files that it is read from.
+        base: The bases of archives among these.
+        second: Of a plan, what returns another one for the same tensors, see :class:`Base`.
+        places: Of a plan, those of the files that it is read from.
 
     Raises:
-        GcodecError: there is no such file or folder.
+        GcodecError: There is no such file or folder.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Bases:
         """Return the first of some origins, with those after it for its own archives, which are closed with it.
 
         Args:
-            origins: paths or URLs as for :class:`Bases`, at least one; each archive before what it was coded against.
+            origins: Paths or URLs as for :class:`Bases`, at least one; each archive before what it was coded against.
 
         Raises:
-            GcodecError: there is no such file or folder.
+            GcodecError: There is no such file or folder.
         """
         bases = cls(origins[-1])
         for origin in reversed(origins[:-1]):
@@ -96,13 +96,13 @@ class Bases:
         """Return the base of the file ``path``, None if there is none; safe from several threads.
 
         Args:
-            path: relative, as in an archive.
-            dtype: what the values of a base without a header are, or raw bits of a ``.npy`` stand for.
-            needs_tensors: refuse a base that has none, unless it is in a folder.
+            path: Relative, as in an archive.
+            dtype: What the values of a base without a header are, or raw bits of a ``.npy`` stand for.
+            needs_tensors: Refuse a base that has none, unless it is in a folder.
 
         Raises:
-            InvalidArgument: the base has no tensors, which it needs.
-            GcodecError, OSError: the base cannot be read.
+            InvalidArgument: The base has no tensors, which it needs.
+            GcodecError, OSError: The base cannot be read.
         """
         if self._planned is not None:
             return self._planned
@@ -207,7 +207,7 @@ def bases_at(base: object) -> Bases | None:
     None for anything else, such as tensors in memory.
 
     Raises:
-        GcodecError: there is no such file or folder.
+        GcodecError: There is no such file or folder.
     """
     if isinstance(base, str | os.PathLike | ArchiveReader):
         return Bases(base)

@@ -64,9 +64,9 @@ class BaseSegment(NamedTuple):
     """A segment of a base.
 
     Attributes:
-        bytes: size in bytes.
-        dtype: the codec's type of its values; None for plain bytes.
-        hash: its hash, where an archive has one.
+        bytes: Size in bytes.
+        dtype: The codec's type of its values; None for plain bytes.
+        hash: Its hash, where an archive has one.
     """
 
     bytes: int
@@ -79,17 +79,17 @@ class Base:
     """An earlier file that another is coded against.
 
     Attributes:
-        name: name of the file in messages, which archives keep.
-        tensors: tensors of the file.
-        segments: segments of the file.
-        read: function of a segment's number, start and stop that returns these bytes.
-        is_held: every reader holds the base anyway, so that anything saved by it is worth while.
-        second: returns the same tensors as another kind of file has them, or None. Readers take from it what was coded
+        name: Name of the file in messages, which archives keep.
+        tensors: Tensors of the file.
+        segments: Segments of the file.
+        read: Function of a segment's number, start and stop that returns these bytes.
+        is_held: Every reader holds the base anyway, so that anything saved by it is worth while.
+        second: Returns the same tensors as another kind of file has them, or None. Readers take from it what was coded
             against that: transposed and shared tensors in memory are other bytes in a dictionary than in a state.
-        size: of the file in bytes, if values without names are found in it; they are the base of what is at the same
+        size: Of the file in bytes, if values without names are found in it; they are the base of what is at the same
             place in another. Otherwise 0.
-        read_file: function of a start and stop in such a file that returns these bytes.
-        number: of the file in the archive that is written, if it is there; its segments are those there.
+        read_file: Function of a start and stop in such a file that returns these bytes.
+        number: Of the file in the archive that is written, if it is there; its segments are those there.
     """
 
     name: str
@@ -149,13 +149,13 @@ class Base:
         Tensors of its type are preferred to those of another type that are cast to it.
 
         Args:
-            views: the tensors on the segment.
-            size: of the segment, in bytes.
-            dtype: of its values.
-            alone: the other file has a single tensor. If so has this, names do not matter: those of ``.npy`` files
+            views: The tensors on the segment.
+            size: Of the segment, in bytes.
+            dtype: Of its values.
+            alone: The other file has a single tensor. If so has this, names do not matter: those of ``.npy`` files
                 are the files'.
-            raw: also take unsigned integers for the raw bits of another type, as numpy arrays of bfloat16 may come.
-            place: where in its file a segment without tensors begins.
+            raw: Also take unsigned integers for the raw bits of another type, as numpy arrays of bfloat16 may come.
+            place: Where in its file a segment without tensors begins.
         """
         if dtype not in WITH_BASE or not size:
             return None
@@ -258,10 +258,10 @@ def base_bytes(entry: FileEntry, number: int, base: Base) -> BaseBytes:
     """Return what a segment in an archive is coded against.
 
     Args:
-        base: what the file is coded against.
+        base: What the file is coded against.
 
     Raises:
-        Unsupported: the base has no such tensor, or is known to be of other values than at compression.
+        Unsupported: The base has no such tensor, or is known to be of other values than at compression.
     """
     segment, meant, alone = entry.segments[number], _meant(entry), len(entry.tensors) == 1
     views = entry.views.get(number, [])

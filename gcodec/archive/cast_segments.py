@@ -39,9 +39,9 @@ class CastOf(NamedTuple):
     """The segment of float32 that another segment may be a cast of.
 
     Attributes:
-        place: number of its file in the archive, and of the segment in it.
-        start: where it begins in its file.
-        file: reads that file.
+        place: Number of its file in the archive, and of the segment in it.
+        start: Where it begins in its file.
+        file: Reads that file.
     """
 
     place: tuple[int, int]
@@ -71,9 +71,9 @@ class _UnseenFile(NamedTuple):
     """A file with segments of float32 that nothing was compared with yet.
 
     Attributes:
-        file: reads it again.
-        sizes: bytes of casts of its segments.
-        wide: the segments, each with the bytes of a cast of it.
+        file: Reads it again.
+        sizes: Bytes of casts of its segments.
+        wide: The segments, each with the bytes of a cast of it.
     """
 
     file: EarlierFile
@@ -103,8 +103,8 @@ class CastSources:
         """Return the segments of a file that look like casts of others, in the same file or an earlier one.
 
         Args:
-            number: its number in the archive.
-            without: numbers of segments that are not to be read.
+            number: Its number in the archive.
+            without: Numbers of segments that are not to be read.
 
         Returns:
             What each is a cast of, by its number.
@@ -139,7 +139,7 @@ def casts_last(members: Sequence[_Member], file_of: Callable[[_Member], Path | N
     bits, as far as sizes tell: a file comes before one of half its size in the same folder.
 
     Args:
-        file_of: returns where one of these is; None if it is not a file of this machine.
+        file_of: Returns where one of these is; None if it is not a file of this machine.
     """
     places = dict[Path, list[tuple[int, int]]]()  # sizes of the files of each folder, and their places
     order = list[tuple[int, int]]()

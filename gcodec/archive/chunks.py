@@ -59,9 +59,9 @@ class Packed(NamedTuple):
     """A part as it is stored.
 
     Attributes:
-        codec: code of the codec, an index into ``CODECS``.
-        payload: the stored bytes.
-        restored: the bytes that unpacking gives.
+        codec: Code of the codec, an index into ``CODECS``.
+        payload: The stored bytes.
+        restored: The bytes that unpacking gives.
         lossy: True if these may differ from the part.
         needs_base: True if unpacking needs the base.
     """
@@ -128,14 +128,14 @@ def pack_chunk(
     """Stores a part as small as it gets.
 
     Args:
-        data: the part, one-dimensional.
-        dtype: the codec's type of its values, None for plain bytes.
-        options: for ``gcodec.encode``; if there are any the part may be changed, where that makes it smaller.
-        n_columns: length of the rows that the part consists of, 0 if it is not of rows.
-        base: bytes of the same type that the part may be coded against; not together with options.
-        base_is_held: every reader holds the base anyway, so that coding the part without it is not tried.
-        smallest: try more ways, however slow they are.
-        take: gives the memory of a frame; new memory if None.
+        data: The part, one-dimensional.
+        dtype: The codec's type of its values, None for plain bytes.
+        options: For ``gcodec.encode``; if there are any the part may be changed, where that makes it smaller.
+        n_columns: Length of the rows that the part consists of, 0 if it is not of rows.
+        base: Bytes of the same type that the part may be coded against; not together with options.
+        base_is_held: Every reader holds the base anyway, so that coding the part without it is not tried.
+        smallest: Try more ways, however slow they are.
+        take: Gives the memory of a frame; new memory if None.
     """
     best = exact = stored_chunk(data)
     if dtype is not None and (data.size > MIN_FRAME or options):
@@ -154,8 +154,8 @@ def record_chunk(data: Bytes, fields: RecordFields) -> Packed:
     """Stores a part of whole records, field by field if that is smaller than Zstandard makes them.
 
     Args:
-        data: the part, one-dimensional.
-        fields: what the records consist of.
+        data: The part, one-dimensional.
+        fields: What the records consist of.
     """
     payload = pack_records(data, fields, _packed_field)
     best = Packed(RECORDS, payload, data) if len(payload) < data.size else stored_chunk(data)
@@ -186,13 +186,13 @@ def pack_group(
     """Stores small tensors that lie end to end, without loss, in as few chunks as serve them well.
 
     Args:
-        data: the tensors, one-dimensional.
-        dtype: the codec's type of their values.
-        shapes: their shapes, in values.
-        base: as for :func:`pack_chunk`; all chunks are coded against it, or none.
-        base_is_held: as for :func:`pack_chunk`.
-        smallest: as for :func:`pack_chunk`.
-        take: as for :func:`pack_chunk`.
+        data: The tensors, one-dimensional.
+        dtype: The codec's type of their values.
+        shapes: Their shapes, in values.
+        base: As for :func:`pack_chunk`; all chunks are coded against it, or none.
+        base_is_held: As for :func:`pack_chunk`.
+        smallest: As for :func:`pack_chunk`.
+        take: As for :func:`pack_chunk`.
     """
     if base is not None and data.size > MIN_FRAME:
         against = _packed_frame(data, dtype, {}, shapes, base, base_is_held, smallest, take)
@@ -225,7 +225,7 @@ def _runs(
     """Yield runs of tensors that one chunk serves: first byte and end, their shapes, and whether values repeat.
 
     Args:
-        shapes: the shapes of tensors that lie end to end.
+        shapes: The shapes of tensors that lie end to end.
     """
     start, at, run, kind = 0, 0, list[tuple[int, ...]](), False
     for shape, again in zip(shapes, repeats, strict=True):
@@ -273,7 +273,7 @@ class _Sampled:
 
     Args:
         bits: uintW[n], the arrays.
-        sizes: how many values each has.
+        sizes: How many values each has.
     """
 
     def __init__(self, bits: np.ndarray, sizes: Sequence[int]) -> None:
@@ -310,8 +310,8 @@ def found_chunk(packed: Packed, dtype: str) -> Packed:
     the same values again, it is tried with Zstandard, too.
 
     Args:
-        packed: the part as :func:`pack_chunk` stores it.
-        dtype: the codec's type of its values.
+        packed: The part as :func:`pack_chunk` stores it.
+        dtype: The codec's type of its values.
     """
     data = packed.restored
     is_doubtful = len(packed.payload) >= FOUND_FRAME * data.size
@@ -371,11 +371,11 @@ def unpack_chunk(
     """Return the part that a chunk holds; ``where`` is for the error message.
 
     Args:
-        base: reads the part's bytes of the base; called only if the chunk needs them.
-        take: gives the memory of the part; new memory if None.
+        base: Reads the part's bytes of the base; called only if the chunk needs them.
+        take: Gives the memory of the part; new memory if None.
 
     Raises:
-        GcodecError: the chunk does not decode to a part of its size, or needs another base.
+        GcodecError: The chunk does not decode to a part of its size, or needs another base.
     """
     if chunk.codec == STORED:
         return payload

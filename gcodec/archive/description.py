@@ -51,7 +51,7 @@ def describe_file(archive: ArchiveReader, entry: FileEntry) -> dict[str, Any]:
     """Return what an archive has of a file: sizes, modes, blocks and codebooks, by segment and by tensor.
 
     Raises:
-        GcodecError: a frame's header is damaged.
+        GcodecError: A frame's header is damaged.
     """
     segments = [_segment(archive, entry, n, entry.label(n)) for n in range(len(entry.segments))]
     return {

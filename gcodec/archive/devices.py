@@ -16,13 +16,13 @@ class Placement:
     """Moves torch tensors to one device; those of the same memory share it there as well. Others stay as they are.
 
     Args:
-        device: as :func:`device_of` gives it; None leaves tensors where they are.
-        move: in place of a device, what returns the storage for one in host memory, and ``"cpu"``; or None.
+        device: As :func:`device_of` gives it; None leaves tensors where they are.
+        move: In place of a device, what returns the storage for one in host memory, and ``"cpu"``; or None.
 
     Attributes:
-        device: the device.
+        device: The device.
         is_given: True if the caller says where tensors are to be.
-        map_location: what ``torch.load`` takes to do the same.
+        map_location: What ``torch.load`` takes to do the same.
     """
 
     def __init__(self, device: torch.device | None, move: Callable[[Any, str], Any] | None = None) -> None:
@@ -77,11 +77,11 @@ def placement_of(device: Any, map_location: Any = None) -> Placement:
     """Return what puts tensors where the caller wants them.
 
     Args:
-        device: as for :func:`device_of`.
-        map_location: as ``torch.load`` has it, in place of a device.
+        device: As for :func:`device_of`.
+        map_location: As ``torch.load`` has it, in place of a device.
 
     Raises:
-        InvalidArgument: both are given; there is no such device; or ``map_location`` needs to know where tensors were.
+        InvalidArgument: Both are given; there is no such device; or ``map_location`` needs to know where tensors were.
         GcodecError: torch is not installed.
     """
     if map_location is None:
@@ -119,7 +119,7 @@ def device_of(device: Any) -> torch.device | None:
     """Return the torch device of a name; None for None.
 
     Raises:
-        InvalidArgument: there is no such device here.
+        InvalidArgument: There is no such device here.
         GcodecError: torch is not installed.
     """
     if device is None:

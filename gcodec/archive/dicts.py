@@ -59,29 +59,29 @@ def save_file(
     """Write tensors to an archive, replacing the file only when the new one is complete. Lossless by default.
 
     Args:
-        tensors: name to numpy array, JAX array or torch tensor, of any type that .safetensors has, any shape and
+        tensors: Name to numpy array, JAX array or torch tensor, of any type that .safetensors has, any shape and
             strides. Those of the same memory, type and shape are stored once, and tied again when they are loaded.
             (The .safetensors file that ``gcodec decompress`` makes has the first of them, and the names of the others
             in its metadata, as ``safetensors.torch.save_model`` has it.)
-        path: of the archive, such as ``weights.gc``, a URL for fsspec, or a binary stream.
-        metadata: strings to keep with the tensors.
-        dtype: what unsigned integer arrays really hold (``"bfloat16"``): for each name, or for all of fitting width.
-        levels: name to uint8 level indices, of the tensor's shape or flat; these tensors are near-lossless, all others
+        path: Of the archive, such as ``weights.gc``, a URL for fsspec, or a binary stream.
+        metadata: Strings to keep with the tensors.
+        dtype: What unsigned integer arrays really hold (``"bfloat16"``): for each name, or for all of fitting width.
+        levels: Name to uint8 level indices, of the tensor's shape or flat; these tensors are near-lossless, all others
             lossless.
-        mantissa_bits: keep this many bits in all floating-point tensors of more than one value; not with ``levels``.
-        base: earlier tensors, such as those of the last checkpoint: a dictionary of them, the path of a tensor file or
+        mantissa_bits: Keep this many bits in all floating-point tensors of more than one value; not with ``levels``.
+        base: Earlier tensors, such as those of the last checkpoint: a dictionary of them, the path of a tensor file or
             archive, a list of paths (each archive before its own base), or an open archive, as of
             :func:`gcodec.open`. Tensors of the same name, type and number of values are stored as the difference where
             that is smaller, and loading them needs the base again; of float32, bfloat16 and float16, the base may have
             another. Lossless only.
-        smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.
-        threads: as many as the process may use if None.
+        smallest: Try more ways to code what stays lossless, and take the smallest, however slow it is.
+        threads: As many as the process may use if None.
         encode_options: ``ladder``, ``rounding``, ``keep`` and ``options`` as for :func:`gcodec.encode`, for ``levels``
             and ``mantissa_bits``.
 
     Raises:
-        InvalidArgument: a tensor or an option that has no meaning here, or ``path`` has the name of a tensor file.
-        OSError: the file cannot be written.
+        InvalidArgument: A tensor or an option that has no meaning here, or ``path`` has the name of a tensor file.
+        OSError: The file cannot be written.
     """
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
@@ -150,17 +150,17 @@ def load_file(
     """Read tensors from an archive, whatever kind of file it was made from.
 
     Args:
-        path: of the archive, a URL for fsspec, or a binary stream.
-        names: names or patterns (``"model/*.weight"``) of those to read, or one of them; all if None. In an archive of
+        path: Of the archive, a URL for fsspec, or a binary stream.
+        names: Names or patterns (``"model/*.weight"``) of those to read, or one of them; all if None. In an archive of
             several files a name is ``FILE:NAME``.
         like: ``"numpy"`` or ``"torch"`` for all tensors. None: as they were saved; of an archive made from a file, or
             from a dictionary of both kinds, as torch tensors if it was a ``.pt`` file or has a type that numpy lacks,
             such as bfloat16, and torch is installed, else as numpy arrays. In numpy, such types come as those of
             ml_dtypes, or as unsigned integers of the same width where that is not installed.
         device: torch device that all tensors are put on, as torch tensors; None: host memory.
-        threads: as many as the process may use if None.
-        max_output_bytes: refuse to decode to more than this; for archives from strangers.
-        base: what the tensors were saved against, if they were: the same values, in any of the forms that
+        threads: As many as the process may use if None.
+        max_output_bytes: Refuse to decode to more than this; for archives from strangers.
+        base: What the tensors were saved against, if they were: the same values, in any of the forms that
             :func:`save_file` takes.
 
     Returns:
@@ -169,9 +169,9 @@ def load_file(
         want, or copy those that you keep for longer than the others.
 
     Raises:
-        GcodecError: the archive is damaged, a name is not in it, two tensors would have the same name in the result,
+        GcodecError: The archive is damaged, a name is not in it, two tensors would have the same name in the result,
             the limit is exceeded, the base is missing or holds other values, or there is no such device.
-        OSError: it cannot be read.
+        OSError: It cannot be read.
     """
     check_kind(like, device)
     place = Placement(device_of(device))
@@ -224,13 +224,13 @@ def plan_tensors(
     """Return the plan of the .safetensors file that would hold ``tensors``; the data stays where it is.
 
     Args:
-        tensors: by name.
-        metadata: as for :func:`save_file`.
-        dtype: as for :func:`save_file`.
-        untied: names of those that are stored alone, whatever their memory is.
+        tensors: By name.
+        metadata: As for :func:`save_file`.
+        dtype: As for :func:`save_file`.
+        untied: Names of those that are stored alone, whatever their memory is.
 
     Raises:
-        InvalidArgument: a name or type that .safetensors lacks, or metadata that are no strings.
+        InvalidArgument: A name or type that .safetensors lacks, or metadata that are no strings.
     """
     if not isinstance(dtype, str | Mapping | None):
         raise InvalidArgument(f"dtype must be the name of a type, or a dictionary of such, not {dtype!r:.80}")
@@ -327,9 +327,9 @@ def plan_beside(plan: FilePlan, tensors: Any, make: Callable[[Any], FilePlan]) -
     None where it would have the same tensors under the same names, and where that kind of file does not hold them.
 
     Args:
-        plan: the plan of one kind.
-        tensors: the base as it was given.
-        make: makes the plan of the other kind.
+        plan: The plan of one kind.
+        tensors: The base as it was given.
+        make: Makes the plan of the other kind.
     """
     if not isinstance(tensors, Mapping) or not all(
         isinstance(t, np.ndarray) or is_torch(t) or is_jax(t) for t in tensors.values()

@@ -25,9 +25,9 @@ class Part(NamedTuple):
     """A run of bytes of one segment of a file, which is encoded on its own.
 
     Attributes:
-        segment: number of the segment in the file's plan.
-        start: first byte, counted from the segment's beginning.
-        stop: the byte after the last one.
+        segment: Number of the segment in the file's plan.
+        start: First byte, counted from the segment's beginning.
+        stop: The byte after the last one.
     """
 
     segment: int
@@ -44,8 +44,8 @@ class EncodingPolicy(Protocol):
         Called from several threads at once.
 
         Args:
-            part: which part.
-            data: the part's bytes.
+            part: Which part.
+            data: The part's bytes.
         """
         ...
 
@@ -55,12 +55,12 @@ class MantissaBits:
     """Keeps a number of mantissa bits of every floating-point tensor that has more, except single values.
 
     Attributes:
-        plan: the file whose parts are encoded.
-        bits: mantissa bits to keep.
-        more: further arguments of ``gcodec.encode``.
+        plan: The file whose parts are encoded.
+        bits: Mantissa bits to keep.
+        more: Further arguments of ``gcodec.encode``.
 
     Raises:
-        InvalidArgument: no floating-point type has that many mantissa bits.
+        InvalidArgument: No floating-point type has that many mantissa bits.
     """
 
     plan: FilePlan
@@ -85,12 +85,12 @@ class GivenLevels:
     """Encodes tensors near-losslessly with levels that the caller chose; tensors without levels stay as they are.
 
     Args:
-        plan: the file whose parts are encoded.
-        levels: name of a tensor to its level indices, uint8, one for each value.
-        more: further arguments of ``gcodec.encode``.
+        plan: The file whose parts are encoded.
+        levels: Name of a tensor to its level indices, uint8, one for each value.
+        more: Further arguments of ``gcodec.encode``.
 
     Raises:
-        InvalidArgument: levels for a tensor that the file lacks, that holds no floating-point numbers, or that has
+        InvalidArgument: Levels for a tensor that the file lacks, that holds no floating-point numbers, or that has
             another shape or another number of values.
     """
 

@@ -24,9 +24,9 @@ class Chunk(NamedTuple):
     """A stored part.
 
     Attributes:
-        codec: code of the codec.
-        stored: stored size in bytes.
-        size: size of the part in bytes.
+        codec: Code of the codec.
+        stored: Stored size in bytes.
+        size: Size of the part in bytes.
     """
 
     codec: int
@@ -39,10 +39,10 @@ class Blob:
     """A sequence of bytes in chunks.
 
     Attributes:
-        bytes: number of bytes.
-        hash: their hash, 16 hexadecimal digits.
-        chunks: the chunks, in order.
-        offset: where the first chunk lies in the archive.
+        bytes: Number of bytes.
+        hash: Their hash, 16 hexadecimal digits.
+        chunks: The chunks, in order.
+        offset: Where the first chunk lies in the archive.
     """
 
     bytes: int
@@ -81,13 +81,13 @@ class SegmentEntry(Blob):
     """A blob that is a stretch of a file.
 
     Attributes:
-        skip: verbatim bytes before the segment in the file.
-        dtype: the codec's type of its values; None for plain bytes.
+        skip: Verbatim bytes before the segment in the file.
+        dtype: The codec's type of its values; None for plain bytes.
         lossy: True if a lossy mode made it.
-        base: hash of the bytes that it is coded against; None if it has no base.
-        same: file and segment, by number, whose bytes it has: its chunks are theirs; None if it has its own.
-        cast: file and segment, by number, whose values it is coded against, cast to its own type; None if it is not.
-        version_of: file and segment, by number, whose bytes it is coded against; None if it is not.
+        base: Hash of the bytes that it is coded against; None if it has no base.
+        same: File and segment, by number, whose bytes it has: its chunks are theirs; None if it has its own.
+        cast: File and segment, by number, whose values it is coded against, cast to its own type; None if it is not.
+        version_of: File and segment, by number, whose bytes it is coded against; None if it is not.
     """
 
     skip: int = 0
@@ -115,15 +115,15 @@ class FileEntry:
     """A file and how it is restored.
 
     Attributes:
-        path: where the file belongs, ``/`` between components.
-        format: kind of the file, such as ``npy``.
+        path: Where the file belongs, ``/`` between components.
+        format: Kind of the file, such as ``npy``.
         exact: True if the restored bytes are those of the original.
-        size: bytes of the restored file.
-        verbatim: the bytes between the segments.
-        segments: the segments, in the order of the file.
-        tensors: the tensors on the segments.
+        size: Bytes of the restored file.
+        verbatim: The bytes between the segments.
+        segments: The segments, in the order of the file.
+        tensors: The tensors on the segments.
         container: ``numpy`` or ``torch``, the kind of arrays that were saved; None for files.
-        base: name of the file that it is coded against, if that has a name.
+        base: Name of the file that it is coded against, if that has a name.
     """
 
     path: str

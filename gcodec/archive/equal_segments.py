@@ -30,7 +30,7 @@ class Copy(NamedTuple):
     """Names where an archive has the bytes of a segment already.
 
     Attributes:
-        place: number of the file, and of the segment in it.
+        place: Number of the file, and of the segment in it.
         hash: XXH3 of the bytes, 16 hexadecimal digits.
     """
 
@@ -42,7 +42,7 @@ class _File:
     """A file that later ones are compared with.
 
     Args:
-        source: its bytes; once it is closed, its path.
+        source: Its bytes; once it is closed, its path.
     """
 
     def __init__(self, source: ByteSource | Path) -> None:
@@ -53,9 +53,9 @@ class _Original(NamedTuple):
     """A segment that later ones are compared with.
 
     Attributes:
-        place: number of the file, and of the segment in it.
-        file: the file.
-        start: where the segment begins in the file.
+        place: Number of the file, and of the segment in it.
+        file: The file.
+        start: Where the segment begins in the file.
     """
 
     place: tuple[int, int]
@@ -69,7 +69,7 @@ class _Alike:
     Most have none like them: of the first, the end is read when there is a second.
 
     Args:
-        first: the first of them.
+        first: The first of them.
     """
 
     def __init__(self, first: _Original) -> None:
@@ -101,9 +101,9 @@ class CopiesInFile:
     """Finds the segments of a file whose bytes are those of an earlier one, there or in an earlier file.
 
     Args:
-        known: the archive's, to which those of the file are added.
-        number: its number in the archive.
-        without: numbers of segments that are not to be read.
+        known: The archive's, to which those of the file are added.
+        number: Its number in the archive.
+        without: Numbers of segments that are not to be read.
     """
 
     def __init__(self, known: KnownSegments, plan: FilePlan, number: int, without: Container[int]) -> None:

@@ -19,9 +19,9 @@ class _Stretch(NamedTuple):
     """A part of a file: a segment, or what lies between two.
 
     Attributes:
-        start: where it begins in the file.
-        segment: number of the segment; None for verbatim bytes.
-        offset: where verbatim bytes begin among all of these; of a segment 0.
+        start: Where it begins in the file.
+        segment: Number of the segment; None for verbatim bytes.
+        offset: Where verbatim bytes begin among all of these; of a segment 0.
     """
 
     start: int
@@ -36,10 +36,10 @@ class FileBytes:
     checked.
 
     Args:
-        check_open: raises InvalidArgument once the archive has been closed.
+        check_open: Raises InvalidArgument once the archive has been closed.
 
     Attributes:
-        size: their number.
+        size: Their number.
     """
 
     def __init__(self, archive: ArchiveReader, entry: FileEntry, check_open: Callable[[], None] = lambda: None) -> None:
@@ -62,9 +62,9 @@ class FileBytes:
         """Return bytes ``start`` to ``stop``, a view of what others see, too, or a copy.
 
         Raises:
-            InvalidArgument: the archive has been closed.
-            InsufficientData: they lie outside the file.
-            GcodecError: the archive is damaged, or its base missing or another.
+            InvalidArgument: The archive has been closed.
+            InsufficientData: They lie outside the file.
+            GcodecError: The archive is damaged, or its base missing or another.
         """
         self._check_open()
         check_range(start, stop, self.size, self._entry.path)
@@ -84,7 +84,7 @@ class ArchivedFile(io.BufferedReader):
     """A file in an archive, read-only, that can seek.
 
     Attributes:
-        size: its bytes, which fsspec asks for where it reads from the end or by blocks.
+        size: Its bytes, which fsspec asks for where it reads from the end or by blocks.
     """
 
     size: int

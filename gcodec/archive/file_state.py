@@ -18,9 +18,9 @@ class FileState(NamedTuple):
     """The identity of a file and the state of its content.
 
     Attributes:
-        identity: device and number on the device.
-        size: in bytes.
-        changed_ns: time of the last change of the content.
+        identity: Device and number on the device.
+        size: In bytes.
+        changed_ns: Time of the last change of the content.
     """
 
     identity: tuple[int, int]
@@ -32,7 +32,7 @@ class FileState(NamedTuple):
         """Return the state of a path, links followed, or of an open file.
 
         Raises:
-            OSError: there is no such file.
+            OSError: There is no such file.
         """
         found = os.stat(file)  # noqa: PTH116 - of a descriptor, too
         return cls((found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns)
@@ -62,8 +62,8 @@ class FilePlace:
     """The place of a file that is read, or of a folder of such files, wherever the working folder is since.
 
     Args:
-        name: its path or URL; None if it has none.
-        source: the file, open, which this does not keep open; None if it is not.
+        name: Its path or URL; None if it has none.
+        source: The file, open, which this does not keep open; None if it is not.
     """
 
     def __init__(self, name: str | os.PathLike[str] | None, source: object = None) -> None:
@@ -118,8 +118,8 @@ class EarlierFile(NamedTuple):
     """A file that has been read once, and is read again for what is compressed against it.
 
     Attributes:
-        path: where it is.
-        state: what it was when it was read first.
+        path: Where it is.
+        state: What it was when it was read first.
     """
 
     path: Path
@@ -139,7 +139,7 @@ class EarlierFile(NamedTuple):
         """Return the file's bytes, to be closed.
 
         Raises:
-            GcodecError, OSError: the file has changed, or cannot be read.
+            GcodecError, OSError: The file has changed, or cannot be read.
         """
         self.check()
         return FileSource(open_regular(self.path))

@@ -44,7 +44,7 @@ def share_saved(plan: FilePlan, base: Base, *, equal_is_free: bool = False) -> f
     """Return the share of a file's size that is saved where it is stored as the difference from a base, by a sample.
 
     Args:
-        equal_is_free: tensors that are equal take nothing without a base, either.
+        equal_is_free: Tensors that are equal take nothing without a base, either.
     """
     alone = against = 0
     for dtype, old, new in _samples(plan, base):
@@ -92,11 +92,11 @@ class _Earlier(NamedTuple):
     """A file that an archive has.
 
     Attributes:
-        number: of the file in the archive.
-        entry: its entry.
-        file: reads it again.
-        depth: so many files, each a version of the next, are decoded for it beside itself.
-        first: the file at the end of this chain; None for one that needs no other.
+        number: Of the file in the archive.
+        entry: Its entry.
+        file: Reads it again.
+        depth: So many files, each a version of the next, are decoded for it beside itself.
+        first: The file at the end of this chain; None for one that needs no other.
     """
 
     number: int
@@ -131,7 +131,7 @@ class FileVersions:
         """Return the file that another is best stored as the difference from; None where that would save little.
 
         Raises:
-            GcodecError, OSError: the file cannot be read.
+            GcodecError, OSError: The file cannot be read.
         """
         earlier = self._earlier(plan) if plan.tensors and plan.exact else None
         if earlier is None or earlier.file.change:
@@ -151,8 +151,8 @@ class FileVersions:
         """Note a file that an archive has now.
 
         Args:
-            source: its bytes; only files of the system's can be read again.
-            base: what :meth:`base_of` returned for it.
+            source: Its bytes; only files of the system's can be read again.
+            base: What :meth:`base_of` returned for it.
         """
         if not isinstance(source, FileSource) or source.path is None or source.descriptor is None:
             return

@@ -20,14 +20,14 @@ def members_of(folder: Path, root: Path, target: Path | None, skipped: list[str]
     """Return the files below a folder that go into an archive, each after its path there.
 
     Args:
-        folder: where to look.
-        root: a folder around it, which paths in the archive are relative to.
-        target: where the archive is to be; the archive that is there already does not go into it.
-        skipped: gets a line for each thing in the folder that cannot go into an archive.
+        folder: Where to look.
+        root: A folder around it, which paths in the archive are relative to.
+        target: Where the archive is to be; the archive that is there already does not go into it.
+        skipped: Gets a line for each thing in the folder that cannot go into an archive.
 
     Raises:
-        InvalidArgument: a file in the folder, which is no archive, would be replaced by the archive.
-        OSError: that file cannot be read.
+        InvalidArgument: A file in the folder, which is no archive, would be replaced by the archive.
+        OSError: That file cannot be read.
     """
     replaced = FileState.of(target).identity if target is not None and target.exists() else None
     members = list[tuple[str, Path]]()
@@ -49,8 +49,8 @@ def files_in(folder: Path, skipped: list[str]) -> list[Path]:
     """Return the regular files below a folder, links to files included, links to folders not followed.
 
     Args:
-        folder: where to look.
-        skipped: gets a line for each folder that cannot be looked into or is empty, for each link to a folder or to
+        folder: Where to look.
+        skipped: Gets a line for each folder that cannot be looked into or is empty, for each link to a folder or to
             nothing, pipe or other thing that is no file, and for each file that a gcodec has not finished.
     """
 
@@ -82,10 +82,10 @@ def _is_old_archive(file: Path, target: Path | None, replaced: tuple[int, int] |
     """Return True for the archive that this command is to replace, which lies in the folder that is archived.
 
     Args:
-        replaced: identity of the file that is there; None if there is none.
+        replaced: Identity of the file that is there; None if there is none.
 
     Raises:
-        InvalidArgument: the file is no archive, and would be lost.
+        InvalidArgument: The file is no archive, and would be lost.
     """
     if replaced is None or FileState.of(file).identity != replaced:
         return False

@@ -26,8 +26,8 @@ class FileIdentity(NamedTuple):
     """A file and the state of its content; another one, once the file was replaced.
 
     Attributes:
-        size: in bytes.
-        state: what else the file system or store tells: numbers and times on a disk, tags at a URL.
+        size: In bytes.
+        state: What else the file system or store tells: numbers and times on a disk, tags at a URL.
     """
 
     size: int
@@ -78,8 +78,8 @@ class Folder(Protocol):
         """Give a file to write to, which is there, to stay, when the block has ended well, and never in part.
 
         Args:
-            force: replace a file that is there. A GcodecError is raised if False.
-            attributes: permissions, owner and times of a file on a disk; those of any new file if None.
+            force: Replace a file that is there. A GcodecError is raised if False.
+            attributes: Permissions, owner and times of a file on a disk; those of any new file if None.
         """
         ...
 
@@ -96,8 +96,8 @@ def folder_at(place: str | os.PathLike[str]) -> Folder:
     """Return the folder at a path, or at a URL for fsspec.
 
     Raises:
-        InvalidArgument: it is neither, or there is a file at the path.
-        GcodecError: it is a URL, and fsspec or its package for that kind is not installed.
+        InvalidArgument: It is neither, or there is a file at the path.
+        GcodecError: It is a URL, and fsspec or its package for that kind is not installed.
     """
     if not isinstance(place, str | os.PathLike):
         raise InvalidArgument(f"a folder must be a path or a URL, not of type {type(place).__name__}")
@@ -125,7 +125,7 @@ class _LockFile:
     Processes that are forked meanwhile close it: they would hold the lock, too, should this one be killed.
 
     Attributes:
-        holder: number of the thread that holds the lock by this file; None if none does.
+        holder: Number of the thread that holds the lock by this file; None if none does.
     """
 
     def __init__(self, path: Path) -> None:
@@ -194,12 +194,12 @@ def writer_lock(folder: Folder, seconds: float = LOCK_SECONDS) -> Iterator[None]
     A store at a URL has no locks: there, whoever has two writers must take care.
 
     Args:
-        folder: the folder, which is there.
-        seconds: how long to wait for another writer.
+        folder: The folder, which is there.
+        seconds: How long to wait for another writer.
 
     Raises:
-        GcodecError: another writer has been at work for that long, or is the call that this one has interrupted.
-        OSError: the folder cannot be written to.
+        GcodecError: Another writer has been at work for that long, or is the call that this one has interrupted.
+        OSError: The folder cannot be written to.
     """
     try:
         import fcntl

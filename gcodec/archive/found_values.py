@@ -61,9 +61,9 @@ class _Kind(NamedTuple):
     """The values that a part of a file holds, or none.
 
     Attributes:
-        dtype: type of the values; None for anything else.
-        phase: where they begin: at offsets that are this modulo the width of a value.
-        width: bytes of a value.
+        dtype: Type of the values; None for anything else.
+        phase: Where they begin: at offsets that are this modulo the width of a value.
+        width: Bytes of a value.
     """
 
     dtype: str | None = None

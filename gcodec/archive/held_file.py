@@ -23,7 +23,7 @@ class HeldFile:
     """A file of which values are read later, one at a time. It is closed at the end of this object.
 
     Args:
-        opened: the file, open.
+        opened: The file, open.
     """
 
     def __init__(self, opened: ArchiveReader | PlainFile) -> None:
@@ -40,8 +40,8 @@ class HeldFile:
         """Return what ``make`` returned for the node of a value, which is made now if it has not been.
 
         Raises:
-            GcodecError: the file was changed since it was loaded, or is damaged.
-            OSError: it cannot be read.
+            GcodecError: The file was changed since it was loaded, or is damaged.
+            OSError: It cannot be read.
         """
         with self._lock:
             if not value.is_read:

@@ -44,12 +44,12 @@ def read_index(
     """Return the files of an archive, every blob with its offset.
 
     Args:
-        max_output_bytes: the text of the index may have 1 MiB more than this; None for no other limits than those of
+        max_output_bytes: The text of the index may have 1 MiB more than this; None for no other limits than those of
             docs/archive.md, sections 4 and 5.
-        name: of the file, by which what is no archive is told from a damaged one; None if it has none.
+        name: Of the file, by which what is no archive is told from a damaged one; None if it has none.
 
     Raises:
-        GcodecError: not an archive, damaged, of another version, or with an index above the limit.
+        GcodecError: Not an archive, damaged, of another version, or with an index above the limit.
     """
     head = source.read(0, min(source.size, HEAD_BYTES)).tobytes()
     last = b"" if head.startswith(MAGIC) else source.read(max(source.size - len(MAGIC), 0), source.size).tobytes()
@@ -113,8 +113,8 @@ def index_from_json(data: bytes) -> tuple[FileEntry, ...]:
     """Reads an index and gives every blob its offset.
 
     Raises:
-        Corruption: not JSON, or against a rule of docs/archive.md.
-        Unsupported: a reserved key or codec.
+        Corruption: Not JSON, or against a rule of docs/archive.md.
+        Unsupported: A reserved key or codec.
     """
     try:
         root = json.loads(data.decode(), object_pairs_hook=_without_duplicates)

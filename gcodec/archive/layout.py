@@ -48,14 +48,14 @@ def check_header(data: bytes, end: bytes = b"", name: str | None = None) -> None
     disk are zeros; and what has no name, or that of an archive, was one unless it begins as another kind of file does.
 
     Args:
-        data: the first bytes.
-        end: the last bytes.
-        name: of the file; None if it has none.
+        data: The first bytes.
+        end: The last bytes.
+        name: Of the file; None if it has none.
 
     Raises:
-        Corruption, InsufficientData: an archive, but damaged.
-        WrongKind: another kind of file.
-        Unsupported: an archive of another version.
+        Corruption, InsufficientData: An archive, but damaged.
+        WrongKind: Another kind of file.
+        Unsupported: An archive of another version.
     """
     if not data.startswith(MAGIC):
         if not data:
@@ -95,9 +95,9 @@ class Trailer:
         """Reads the last 32 bytes of an archive.
 
         Raises:
-            InsufficientData: the archive does not end in a trailer.
-            Corruption: a field has no legal value.
-            Unsupported: a reserved codec.
+            InsufficientData: The archive does not end in a trailer.
+            Corruption: A field has no legal value.
+            Unsupported: A reserved codec.
         """
         if len(data) < TRAILER.size or data[-4:] != END_MAGIC:
             raise InsufficientData("the archive is cut off: it does not end in a trailer")

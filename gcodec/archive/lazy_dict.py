@@ -15,8 +15,8 @@ class Unread:
     """Stands for a value until it is read. Copies of a dictionary share it, so that each gets the same object.
 
     Args:
-        node: what stands for the value in a file.
-        read: returns the value of this object, and makes it once, whichever threads ask.
+        node: What stands for the value in a file.
+        read: Returns the value of this object, and makes it once, whichever threads ask.
     """
 
     value: Any
@@ -64,8 +64,8 @@ class LazyDict(dict[Any, Any]):
     :meth:`copy` read nothing.
 
     Args:
-        items: keys and values, some of which are :class:`Unread`.
-        places: where the file is, and those that it needs.
+        items: Keys and values, some of which are :class:`Unread`.
+        places: Where the file is, and those that it needs.
     """
 
     __slots__ = ("__dict__", "__weakref__", "places")  # an attribute of its own is no item of vars(), which are copied

@@ -52,20 +52,20 @@ def open(
             row = file.get_slice("embedding.weight")[7]
 
     Args:
-        path: of the archive, a URL for fsspec, or a binary stream that can seek, which stays open.
+        path: Of the archive, a URL for fsspec, or a binary stream that can seek, which stays open.
         framework: ``"pt"`` for torch tensors or ``"np"`` for numpy arrays; None: as for :func:`gcodec.load_file`.
         device: torch device that tensors are put on, as torch tensors; None: host memory.
-        base: what the archive was made against, if it was, as for :func:`gcodec.load`.
-        threads: threads to use at most; as many as the process may use if None.
-        max_output_bytes: refuse to read larger tensors, for archives from strangers; no limit if None.
+        base: What the archive was made against, if it was, as for :func:`gcodec.load`.
+        threads: Threads to use at most; as many as the process may use if None.
+        max_output_bytes: Refuse to read larger tensors, for archives from strangers; no limit if None.
 
     Returns:
         The open archive, which is a context manager.
 
     Raises:
         InvalidArgument: ``framework`` is another name, or there is no such device.
-        GcodecError: the file is no archive, or damaged.
-        OSError: it cannot be read.
+        GcodecError: The file is no archive, or damaged.
+        OSError: It cannot be read.
     """
     check_choice("framework", framework, FRAMEWORKS)
     check_kind(FRAMEWORKS[framework], device)
@@ -86,10 +86,10 @@ class TensorFile:
     one file has it. Of objects that :func:`gcodec.save` has saved they are the paths (``"optimizer/state/0/exp_avg"``).
 
     Args:
-        archive: the archive.
+        archive: The archive.
         like: ``"numpy"`` or ``"torch"``; None: each as it was saved.
-        device: the torch device that tensors are put on; None: host memory.
-        stack: what to close at the end.
+        device: The torch device that tensors are put on; None: host memory.
+        stack: What to close at the end.
     """
 
     def __init__(self, archive: ArchiveReader, like: str | None, device: torch.device | None, stack: ExitStack) -> None:
@@ -136,11 +136,11 @@ class TensorFile:
         """Return a tensor; no other is read.
 
         Args:
-            name: its name.
+            name: Its name.
 
         Raises:
-            InvalidArgument: there is none of this name.
-            GcodecError: it is damaged, its base is missing or another, or it is above the limit.
+            InvalidArgument: There is none of this name.
+            GcodecError: It is damaged, its base is missing or another, or it is above the limit.
         """
         return self.whole(self._names.find(name))
 
@@ -148,10 +148,10 @@ class TensorFile:
         """Return a tensor of which parts can be read: ``file.get_slice(name)[10:20]``.
 
         Args:
-            name: its name.
+            name: Its name.
 
         Raises:
-            InvalidArgument: there is none of this name.
+            InvalidArgument: There is none of this name.
         """
         return TensorSlice(self, self._names.find(name))
 
@@ -159,14 +159,14 @@ class TensorFile:
         """Open a file of the archive, of which only what is read is decoded.
 
         Args:
-            path: its path in the archive, as ``gcodec decompress --list`` shows it.
+            path: Its path in the archive, as ``gcodec decompress --list`` shows it.
 
         Returns:
             A read-only binary file that can seek, for ``numpy.load``, ``h5py.File`` and others. It can be read while
             the archive is open.
 
         Raises:
-            InvalidArgument: the archive has no file of this path.
+            InvalidArgument: The archive has no file of this path.
         """
         self._check_open()
         for entry in self._archive.files:
@@ -193,9 +193,9 @@ class TensorFile:
         """Return rows of a tensor, and read no more than the parts of the archive that hold them.
 
         Args:
-            place: the tensor, with at least one dimension.
-            start: the first row.
-            stop: the row after the last.
+            place: The tensor, with at least one dimension.
+            start: The first row.
+            stop: The row after the last.
         """
         entry, view, kind = place
         size = width(view.dtype)

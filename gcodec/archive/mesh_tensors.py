@@ -34,7 +34,7 @@ def mesh_facts(value: Any, where: str) -> list[Any]:
     shape and names of the mesh and the place in it.
 
     Raises:
-        InvalidArgument: it has other placements, or this rank is not in its mesh.
+        InvalidArgument: It has other placements, or this rank is not in its mesh.
     """
     placements = []
     for placement in value.placements:
@@ -61,14 +61,14 @@ def distributed_tensor(part: Any, facts: Sequence[Any], meshes: Sequence[Any]) -
     """Return a distributed tensor.
 
     Args:
-        part: this rank's part.
-        facts: as :func:`mesh_facts` returned them.
-        meshes: those that the caller gives.
+        part: This rank's part.
+        facts: As :func:`mesh_facts` returned them.
+        meshes: Those that the caller gives.
 
     Raises:
-        InvalidArgument: the part is a numpy array.
-        Unsupported: there is no such mesh, or this rank is at another place in it.
-        ValueError: the part is none of such a tensor.
+        InvalidArgument: The part is a numpy array.
+        Unsupported: There is no such mesh, or this rank is at another place in it.
+        ValueError: The part is none of such a tensor.
     """
     shape, stride, placements, *of_mesh = facts
     if not is_torch(part):

@@ -23,8 +23,8 @@ class LoadedNames(NamedTuple):
     """The result of :func:`load_into`.
 
     Attributes:
-        missing_keys: names of tensors that the model has and the archives do not.
-        unexpected_keys: names that the archives have and the model does not.
+        missing_keys: Names of tensors that the model has and the archives do not.
+        unexpected_keys: Names that the archives have and the model does not.
     """
 
     missing_keys: list[str]
@@ -56,26 +56,26 @@ def load_into(
     loaded, and it and those after it are not.
 
     Args:
-        model: the model.
-        path: the archive, or the archives that have its parts: paths, URLs for fsspec, or binary streams that can seek.
-        prefix: what the names in the archives begin with, and the model's do not; other tensors are not read.
-        strict: whether the archives must have exactly the model's tensors. A tensor is not missing where the archives
+        model: The model.
+        path: The archive, or the archives that have its parts: paths, URLs for fsspec, or binary streams that can seek.
+        prefix: What the names in the archives begin with, and the model's do not; other tensors are not read.
+        strict: Whether the archives must have exactly the model's tensors. A tensor is not missing where the archives
             have one that shares its memory in the model.
         device: torch device on which loaded tensors, of the types that they have there, take the place of the model's
             own, as ``assign=True`` does it: for a model on the ``meta`` device. None: the model keeps its tensors, and
             the values are copied.
-        base: what the archives were made against, if they were, as for :func:`gcodec.load`.
-        threads: threads to use at most; as many as the process may use if None.
-        max_output_bytes: refuse to read larger tensors, for archives from strangers; no limit if None.
+        base: What the archives were made against, if they were, as for :func:`gcodec.load`.
+        threads: Threads to use at most; as many as the process may use if None.
+        max_output_bytes: Refuse to read larger tensors, for archives from strangers; no limit if None.
 
     Returns:
         The names of tensors that are missing and unexpected, both empty if ``strict``.
 
     Raises:
-        InvalidArgument: names or shapes differ; two archives have a tensor of the same name; or the model is on the
+        InvalidArgument: Names or shapes differ; two archives have a tensor of the same name; or the model is on the
             ``meta`` device and ``device`` is None.
-        GcodecError: an archive is damaged, or its base is missing or another.
-        OSError: an archive cannot be read.
+        GcodecError: An archive is damaged, or its base is missing or another.
+        OSError: An archive cannot be read.
     """
     try:
         import torch

@@ -56,12 +56,12 @@ def named_parts(parsed: ParsedStructure, names: Iterable[str] | str, where: str)
     container is there whole if something in it is named.
 
     Args:
-        names: a name or pattern as in a shell, or several.
-        where: name of the file in errors.
+        names: A name or pattern as in a shell, or several.
+        where: Name of the file in errors.
 
     Raises:
-        InvalidArgument: a name means nothing, or is none.
-        ValueError, TypeError, LookupError: the structure is malformed.
+        InvalidArgument: A name means nothing, or is none.
+        ValueError, TypeError, LookupError: The structure is malformed.
     """
     patterns = patterns_of(names, where)
     meant: list[str] = []

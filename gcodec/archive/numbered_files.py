@@ -16,10 +16,10 @@ class NumberedFiles(NamedTuple):
     """The names of one kind of file: ``step-00000012.gc`` is ``NumberedFiles("step-", 8, ".gc").name(12)``.
 
     Attributes:
-        prefix: what stands before the number.
-        n_digits: decimal digits of the number, with zeros ahead of a smaller one; a larger one has more digits.
-        suffix: what stands behind the number.
-        limit: numbers are below it.
+        prefix: What stands before the number.
+        n_digits: Decimal digits of the number, with zeros ahead of a smaller one; a larger one has more digits.
+        suffix: What stands behind the number.
+        limit: Numbers are below it.
     """
 
     prefix: str
@@ -51,10 +51,10 @@ def remove_unneeded(
     left as they are: only whoever looks at them can tell which is whole.
 
     Args:
-        folder: the folder, to which nobody else writes meanwhile.
-        is_ours: returns True for the names that the writer gives to files.
-        is_needed: returns True for those of them that stay.
-        tell: called with which file cannot be removed, and why: it does no harm but takes room; and with what to do
+        folder: The folder, to which nobody else writes meanwhile.
+        is_ours: Returns True for the names that the writer gives to files.
+        is_needed: Returns True for those of them that stay.
+        tell: Called with which file cannot be removed, and why: it does no harm but takes room; and with what to do
             about an earlier file.
     """
     names = folder.names()

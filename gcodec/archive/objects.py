@@ -44,8 +44,8 @@ class LoadOptions(TypedDict, total=False):
     """Further arguments of :func:`load`: ``lazy``, and those of ``torch.load`` that it takes under the same names.
 
     Attributes:
-        lazy: read tensors when they are first used.
-        map_location: the device of all torch tensors, as ``device`` of :func:`load`: a name, a ``torch.device``, a
+        lazy: Read tensors when they are first used.
+        map_location: The device of all torch tensors, as ``device`` of :func:`load`: a name, a ``torch.device``, a
             dictionary of places that all lead to the same one, or a function of a storage and ``"cpu"``.
         weights_only: True or None, for nothing in a file is executed.
         mmap: True: as ``lazy``; a plain ``.pt`` file must then be one that torch can map.
@@ -72,27 +72,27 @@ def save(
     (``"optimizer/state/0/exp_avg"``).
 
     Args:
-        obj: containers of Python (dictionaries, lists, tuples, sets, ``state_dict()``, ``defaultdict``, ``deque``,
+        obj: Containers of Python (dictionaries, lists, tuples, sets, ``state_dict()``, ``defaultdict``, ``deque``,
             ``argparse.Namespace`` and the like), dataclasses, named tuples and enumerations, in each other, of torch
             tensors on any device, dense, sparse or quantized, this rank's parts of ``DTensor``, JAX arrays, numpy
             arrays and scalars, Python numbers, strings, bytes, paths, dates, and types and devices of torch;
             docs/checkpoints.md has the list. Tensors of the same memory are stored once. It must not change until this
             returns.
-        file: path to write to, such as ``last.gc`` or ``last.pt.gc``, a URL for fsspec, or a binary stream, which need
+        file: Path to write to, such as ``last.gc`` or ``last.pt.gc``, a URL for fsspec, or a binary stream, which need
             not seek.
-        base: an earlier object, the path of its archive (or of any tensor file), or an open
+        base: An earlier object, the path of its archive (or of any tensor file), or an open
             :class:`gcodec.archive.ArchiveReader`. Tensors of the same path, type and size are stored as the difference
             where that is smaller, and loading needs the base again; of float32, bfloat16 and float16, the base may have
             another. Where the base is a difference itself, a list of paths: each archive before its own base. An
             object in memory must stay in some other file than the one that is written.
-        smallest: try more ways to code tensors, and take the smallest, however slow it is.
-        threads: threads to use at most; as many as the process may use if None.
+        smallest: Try more ways to code tensors, and take the smallest, however slow it is.
+        threads: Threads to use at most; as many as the process may use if None.
 
     Raises:
         InvalidArgument: ``obj`` holds something else, which the error names with its place; or ``file`` is the base,
             has the name of a tensor file, such as ``last.pt``, or is nothing that can be written to; or ``base`` has
             no tensors.
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
     if not isinstance(file, str | os.PathLike) and not hasattr(file, "write"):
         given: object = file
@@ -125,22 +125,22 @@ def load(
     of arrays.
 
     Args:
-        file: path of the archive or tensor file, a URL for fsspec, or a binary stream.
-        names: paths in the object, or patterns (``"model"``, ``"model/layers.0.*"``), or one of them: what is not
+        file: Path of the archive or tensor file, a URL for fsspec, or a binary stream.
+        names: Paths in the object, or patterns (``"model"``, ``"model/layers.0.*"``), or one of them: what is not
             named is not decoded, and left out of dictionaries; lists and tuples have None in its place, and other
             containers are whole if something in them is named. None: all.
-        base: what the object was saved against, if it was, in any form that :func:`save` takes.
+        base: What the object was saved against, if it was, in any form that :func:`save` takes.
         like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
         device: torch device that the torch tensors are put on, as ``map_location`` of ``torch.load``; None: host
             memory.
-        classes: dataclasses, named tuples and enumerations that the object has and that are not imported under the
+        classes: Dataclasses, named tuples and enumerations that the object has and that are not imported under the
             names that they were saved under, in a list, or in a dictionary by those names, in which ``dict`` and
             ``str`` stand for any of them; also the classes of tensors that are made of others (``torchao``), whose
             ``__tensor_unflatten__`` is called, and the ``DeviceMesh`` of an object with ``DTensor``.
-        threads: threads to use at most; as many as the process may use if None.
-        max_output_bytes: refuse larger objects, for archives from strangers; no limit if None. Numpy arrays in
+        threads: Threads to use at most; as many as the process may use if None.
+        max_output_bytes: Refuse larger objects, for archives from strangers; no limit if None. Numpy arrays in
             big-endian order count twice: they are copies of what is stored.
-        options: arguments of ``torch.load``: ``map_location`` (as ``device``), ``weights_only`` (True or None) and
+        options: Arguments of ``torch.load``: ``map_location`` (as ``device``), ``weights_only`` (True or None) and
             ``mmap`` (True: as ``lazy``); and ``lazy``, to read tensors when they are first used. Dictionaries with
             tensors in them, at any depth, then come as dictionaries that read an item when it is asked for, keep it
             from then on, and keep the file open; other containers are read whole when they are reached. A plain ``.pt``
@@ -152,15 +152,15 @@ def load(
         are so again.
 
     Raises:
-        Corruption: the archive or tensor file is damaged.
-        GcodecError: it is neither an archive nor a tensor file, and not damaged, as far as can be told.
-        Unsupported: it holds no object but several files, or a tensor of a type that neither numpy nor torch has, such
+        Corruption: The archive or tensor file is damaged.
+        GcodecError: It is neither an archive nor a tensor file, and not damaged, as far as can be told.
+        Unsupported: It holds no object but several files, or a tensor of a type that neither numpy nor torch has, such
             as quantized weights of a ``.gguf`` file; or an object of a class that is not known, or has other fields
             now; or its base is missing or another.
         InvalidArgument: ``like``, ``device``, ``classes`` or an argument of ``torch.load`` is none, nothing has a name
             of ``names``, or ``lazy`` is True for a stream.
-        LimitExceeded: the object is above ``max_output_bytes``.
-        OSError: it cannot be read.
+        LimitExceeded: The object is above ``max_output_bytes``.
+        OSError: It cannot be read.
         GcodecError: ``lazy`` is True, and the file was written to before all was read; the use of an item raises this.
     """
     where, must_map = _checked(options).get("map_location"), bool(options.get("mmap"))
@@ -250,8 +250,8 @@ def bases_of(base: Any) -> Bases:
     """Return what finds the base of an object: at a path or a list of them, in an open archive, or another object.
 
     Raises:
-        InvalidArgument: an object without tensors.
-        GcodecError: there is no such file.
+        InvalidArgument: An object without tensors.
+        GcodecError: There is no such file.
     """
     bases = bases_at(base)
     if bases is not None:

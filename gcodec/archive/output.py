@@ -32,9 +32,9 @@ class Attributes:
     """The permissions, owner and times that files get from the file that they are made of.
 
     Attributes:
-        mode: permission bits.
-        owner: user and group; None: whoever writes.
-        times_ns: time of the last access and of the last change; None: now.
+        mode: Permission bits.
+        owner: User and group; None: whoever writes.
+        times_ns: Time of the last access and of the last change; None: now.
     """
 
     mode: int
@@ -81,8 +81,8 @@ class Staging(AllOrNothing):
     Signals that would end the process wait while files are renamed or removed, so that all names appear or none.
 
     Args:
-        force: replace files that exist; refuse if False.
-        attributes: permissions, owner and times of the files; if None, a file that replaces another gets permissions
+        force: Replace files that exist; refuse if False.
+        attributes: Permissions, owner and times of the files; if None, a file that replaces another gets permissions
             and owner of that, and any other those of a new file.
     """
 
@@ -99,13 +99,13 @@ class Staging(AllOrNothing):
         """Opens the stand-in for ``path`` for writing.
 
         Args:
-            path: final name of the file.
+            path: Final name of the file.
             named: True if the caller named this very path: then a device or pipe is written to directly. False if an
                 archive did.
 
         Raises:
-            InvalidArgument: the file exists, or a folder, a link to a device or the like does.
-            OSError: it cannot be made; the error names the folder if that is missing.
+            InvalidArgument: The file exists, or a folder, a link to a device or the like does.
+            OSError: It cannot be made; the error names the folder if that is missing.
         """
         check_free(path, force=self._force, named=named)
         if is_special(path):
@@ -123,7 +123,7 @@ class Staging(AllOrNothing):
         """Makes ``folder`` and what is missing of its parents.
 
         Raises:
-            InvalidArgument: a symbolic link between ``root`` and it: what is written would land elsewhere.
+            InvalidArgument: A symbolic link between ``root`` and it: what is written would land elsewhere.
         """
         if folder in self._there:
             return
@@ -259,7 +259,7 @@ def check_archive_name(name: str | os.PathLike[str]) -> None:
     """Raise InvalidArgument for an archive under a name that says that it is a tensor file, which others would read.
 
     Args:
-        name: path or URL of an archive to be written.
+        name: Path or URL of an archive to be written.
     """
     suffix = PurePath(name_at(name)).suffix
     if suffix.lower() in TENSOR_SUFFIXES:
@@ -277,9 +277,9 @@ def check_free(path: Path, *, force: bool, named: bool = True) -> None:
     replaced.
 
     Args:
-        path: where a file shall be written.
-        force: a file that exists may be replaced.
-        named: as for :meth:`Staging.create`.
+        path: Where a file shall be written.
+        force: A file that exists may be replaced.
+        named: As for :meth:`Staging.create`.
     """
     check_path(path)
     if path.is_dir():
@@ -301,7 +301,7 @@ def write_whole(file: BinaryIO, data: bytes | memoryview) -> None:
     """Writes all of ``data``, also to a stream without a buffer, which may take less at once, as on a full disk.
 
     Raises:
-        OSError: it takes no more.
+        OSError: It takes no more.
     """
     count = file.write(data) if data else 0
     while count != len(data):
@@ -327,7 +327,7 @@ def sync_to_disk(paths: Iterable[Path]) -> None:
     """Waits until files and their names are on the disk, so that what they were made of can be removed.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: They cannot be written.
     """
     paths = [Path(os.path.abspath(path)) for path in paths]  # noqa: PTH100 - resolve() would follow links
     for path in paths:
@@ -342,7 +342,7 @@ def sync_folder(path: Path, *, failing: bool = False) -> None:
     """Waits until the names in a folder are on the disk, where the system can tell.
 
     Args:
-        failing: raise the OSError of a disk that is failing or full, too.
+        failing: Raise the OSError of a disk that is failing or full, too.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -389,8 +389,8 @@ def _second_name_given(partial: Path, path: Path) -> bool:
     """Gives the file its name as a second one; returns False where there are no hard links, and the name is free.
 
     Raises:
-        GcodecError: another file has the name.
-        OSError: of a disk that fails, a quota and the like, whatever there is then under the name.
+        GcodecError: Another file has the name.
+        OSError: Of a disk that fails, a quota and the like, whatever there is then under the name.
     """
     try:
         path.hardlink_to(partial)

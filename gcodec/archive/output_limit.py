@@ -12,8 +12,8 @@ class LimitedOutput:
     """A file that gives out no more bytes than a caller wants.
 
     Attributes:
-        name: of the file, in errors.
-        output_limit: the bytes, None for any number.
+        name: Of the file, in errors.
+        output_limit: The bytes, None for any number.
 
     Raises:
         InvalidArgument: ``max_output_bytes`` is neither None nor a number.

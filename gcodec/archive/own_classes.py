@@ -41,9 +41,9 @@ class ClassEntry(NamedTuple):
     """A class as an archive describes it.
 
     Attributes:
-        module: name of its module.
-        name: its qualified name in the module.
-        fields: the names of its fields; none for an enumeration.
+        module: Name of its module.
+        name: Its qualified name in the module.
+        fields: The names of its fields; none for an enumeration.
     """
 
     module: str
@@ -70,14 +70,14 @@ class KnownClasses:
     """The classes that a caller gives, or that its process has imported.
 
     Args:
-        given: classes, or classes by the full name under which they were saved; among them may be meshes of devices,
+        given: Classes, or classes by the full name under which they were saved; among them may be meshes of devices,
             which tensors are distributed over. None for those imported alone.
 
     Attributes:
-        meshes: the meshes of devices.
+        meshes: The meshes of devices.
 
     Raises:
-        InvalidArgument: it is something else.
+        InvalidArgument: It is something else.
     """
 
     def __init__(self, given: Classes = None) -> None:
@@ -110,14 +110,14 @@ class KnownClasses:
         """Return a class of the kind that a tag says.
 
         Args:
-            tag: one of ``KINDS``.
-            entry: what the archive says of it.
+            tag: One of ``KINDS``.
+            entry: What the archive says of it.
 
         Returns:
             The class; or ``dict`` or ``str``, where the caller wants one in its place.
 
         Raises:
-            Unsupported: it is not known, of another kind, or has other fields.
+            Unsupported: It is not known, of another kind, or has other fields.
         """
         found: type | None = self._given(entry)
         if found is None and tag != "subclass":  # of which a function is called, so that the caller must name it
@@ -196,11 +196,11 @@ def entry_of(tag: str, kind: type, where: str) -> ClassEntry:
     """Return what an archive has of a class.
 
     Args:
-        tag: one of ``KINDS``.
-        where: the place of an object of it, for errors.
+        tag: One of ``KINDS``.
+        where: The place of an object of it, for errors.
 
     Raises:
-        InvalidArgument: an object of the class could not be put together again without its code.
+        InvalidArgument: An object of the class could not be put together again without its code.
     """
     if problem := _PROBLEMS[tag](kind):
         raise InvalidArgument(

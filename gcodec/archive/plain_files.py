@@ -34,18 +34,18 @@ class PlainFile(LimitedOutput):
     """A tensor file that is open, as the only file of an archive would be.
 
     Args:
-        source: its bytes.
-        name: name of the file in errors.
-        max_output_bytes: refuse larger files; no limit if None.
+        source: Its bytes.
+        name: Name of the file in errors.
+        max_output_bytes: Refuse larger files; no limit if None.
 
     Attributes:
-        what: what its first bytes say that it is, to be appended to an error that says that it has no tensors; empty if
+        what: What its first bytes say that it is, to be appended to an error that says that it has no tensors; empty if
             that is not known.
         is_zip: True for a zip file, as those of ``torch.save`` are, unless they are old.
         kind: ``"archive"``, ``"torch"`` for a file of ``torch.save`` or another pickle, or ``"other"``.
 
     Raises:
-        GcodecError: it is malformed.
+        GcodecError: It is malformed.
     """
 
     def __init__(self, source: FileSource, name: str, max_output_bytes: int | None) -> None:
@@ -66,7 +66,7 @@ class PlainFile(LimitedOutput):
         """Give a block the file as the index of an archive would describe it.
 
         Raises:
-            GcodecError: it is malformed.
+            GcodecError: It is malformed.
         """
         with closing(plan_file(self.name, self._source, max_unpacked_bytes=self._max_unpacked_bytes)) as plan:
             self._plan = plan
@@ -124,7 +124,7 @@ class PlainFile(LimitedOutput):
         """Return what ``torch.load(weights_only=True)`` makes of a file of ``torch.save``.
 
         Args:
-            file: what the caller gave: torch opens a path itself, where it is to be mapped.
+            file: What the caller gave: torch opens a path itself, where it is to be mapped.
             mmap: True to map the file, which must be one at a path.
 
         Raises:
@@ -144,11 +144,11 @@ def opened_plain(file: str | os.PathLike[str] | BinaryIO, max_output_bytes: int 
     """Give a block a file that may be a tensor file, open; None for a stream that cannot be read again.
 
     Args:
-        file: path, URL or stream, which stands where it stood.
-        max_output_bytes: as for :class:`PlainFile`.
+        file: Path, URL or stream, which stands where it stood.
+        max_output_bytes: As for :class:`PlainFile`.
 
     Raises:
-        GcodecError: it is a zip file, but malformed.
+        GcodecError: It is a zip file, but malformed.
     """
     is_path = isinstance(file, str | os.PathLike)
     if not is_path and not can_seek(file):

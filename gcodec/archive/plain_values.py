@@ -35,11 +35,11 @@ def plain_node(value: Any, where: str) -> PlainNode | None:
     """Return the node of a value without containers, None for any other.
 
     Args:
-        value: of any type.
-        where: its place, for errors.
+        value: Of any type.
+        where: Its place, for errors.
 
     Raises:
-        InvalidArgument: it is of such a type, but cannot be stored.
+        InvalidArgument: It is of such a type, but cannot be stored.
     """
     kind = type(value)
     make = _NODES.get(kind)
@@ -54,8 +54,8 @@ def plain_value(tag: str, content: Any) -> Any:
     """Return what a tag without containers stands for.
 
     Raises:
-        ValueError, TypeError, LookupError: the content is malformed.
-        Unsupported: this machine has no such numpy type.
+        ValueError, TypeError, LookupError: The content is malformed.
+        Unsupported: This machine has no such numpy type.
     """
     if tag in _TORCH_TAGS:
         return _torch_value(tag, content)

@@ -24,7 +24,7 @@ def quantized_parts(value: Any, where: str) -> tuple[str, dict[str, Any], list[A
     """Return the scheme of a quantized tensor, the tensors that it is made of by name, and the numbers beside them.
 
     Raises:
-        InvalidArgument: it is of another scheme or type, or without data.
+        InvalidArgument: It is of another scheme or type, or without data.
     """
     plain, scheme = value.detach(), str(value.qscheme()).removeprefix("torch.")
     check_not_meta(value, where)
@@ -44,10 +44,10 @@ def quantized_tensor(scheme: str, parts: Sequence[Any], numbers: Sequence[Any]) 
     """Return the quantized tensor that :func:`quantized_parts` took apart.
 
     Raises:
-        InvalidArgument: the parts are numpy arrays.
-        Unsupported: they are on the device meta, or this torch has no quantized tensors.
-        ValueError: they are none of such a tensor.
-        MemoryError: there is no memory for it.
+        InvalidArgument: The parts are numpy arrays.
+        Unsupported: They are on the device meta, or this torch has no quantized tensors.
+        ValueError: They are none of such a tensor.
+        MemoryError: There is no memory for it.
     """
     if any(not is_torch(part) for part in parts):
         raise InvalidArgument("the state has a quantized tensor, which is no numpy array: leave out like")

@@ -46,12 +46,12 @@ class _BlobToRead(NamedTuple):
     """A blob to be read.
 
     Attributes:
-        blob: the blob.
-        archive: name of the archive.
-        path: of the file.
-        label: what it is called in its file.
-        base: the bytes that it is coded against, if it is.
-        room: gives the memory that all of it is read to, the same at each call; None if its parts may lie anywhere.
+        blob: The blob.
+        archive: Name of the archive.
+        path: Of the file.
+        label: What it is called in its file.
+        base: The bytes that it is coded against, if it is.
+        room: Gives the memory that all of it is read to, the same at each call; None if its parts may lie anywhere.
     """
 
     blob: Blob
@@ -72,12 +72,12 @@ class _ChunkToRead(NamedTuple):
     """A chunk to be unpacked.
 
     Attributes:
-        at: where the chunk lies in the archive.
-        start: where its part begins in the blob.
-        chunk: the chunk.
-        of: the blob.
-        room: memory of the part's size, where that had better be; None for any memory.
-        hash: takes the part, if it is one of all parts of the blob that are read.
+        at: Where the chunk lies in the archive.
+        start: Where its part begins in the blob.
+        chunk: The chunk.
+        of: The blob.
+        room: Memory of the part's size, where that had better be; None for any memory.
+        hash: Takes the part, if it is one of all parts of the blob that are read.
     """
 
     at: int
@@ -92,10 +92,10 @@ class _KnownBase(NamedTuple):
     """The base of a segment, kept for the next of its chunks.
 
     Attributes:
-        base: the base of its file.
-        entry: the file.
-        number: number of the segment.
-        bytes: what was found in the base.
+        base: The base of its file.
+        entry: The file.
+        number: Number of the segment.
+        bytes: What was found in the base.
     """
 
     base: Base
@@ -108,10 +108,10 @@ class StoredChunk(NamedTuple):
     """A chunk as it is stored.
 
     Attributes:
-        start: where its part begins in the segment.
-        chunk: codec and sizes.
-        payload: the stored bytes.
-        where: name of the chunk in errors.
+        start: Where its part begins in the segment.
+        chunk: Codec and sizes.
+        payload: The stored bytes.
+        where: Name of the chunk in errors.
     """
 
     start: int
@@ -124,19 +124,19 @@ class ArchiveReader(LimitedOutput):
     """An archive opened for reading; nothing but its index is read until it is asked for.
 
     Args:
-        source: a path, a URL for fsspec, a binary stream (copied to a temporary file if it cannot seek) or a
+        source: A path, a URL for fsspec, a binary stream (copied to a temporary file if it cannot seek) or a
             ``ByteSource``.
-        threads: how many work on parts at once; as many as the process may use if None.
-        max_output_bytes: refuse to give out more than this many bytes in one call; no limit if None.
-        base: where the bases are that files were coded against (:class:`gcodec.archive.Bases`); not closed here.
+        threads: How many work on parts at once; as many as the process may use if None.
+        max_output_bytes: Refuse to give out more than this many bytes in one call; no limit if None.
+        base: Where the bases are that files were coded against (:class:`gcodec.archive.Bases`); not closed here.
 
     Attributes:
-        files: the files in the archive. A caller that wants some of them alone may leave out the others.
-        size: of the archive, in bytes.
+        files: The files in the archive. A caller that wants some of them alone may leave out the others.
+        size: Of the archive, in bytes.
 
     Raises:
-        GcodecError: not an archive, damaged, or of another version.
-        OSError: it cannot be read.
+        GcodecError: Not an archive, damaged, or of another version.
+        OSError: It cannot be read.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class ArchiveReader(LimitedOutput):
         """Return the tensor called ``name``, or ``FILE:NAME`` where several files have one of that name.
 
         Raises:
-            InvalidArgument: there is none, or more than one.
+            InvalidArgument: There is none, or more than one.
         """
         matches = [(f, t) for f, t in self.tensors() if name in (t.name, f"{f.path}:{t.name}")]
         if not matches:
@@ -200,15 +200,15 @@ class ArchiveReader(LimitedOutput):
         """Read a tensor without the rest of the archive.
 
         Args:
-            name: as for :meth:`find`.
+            name: As for :meth:`find`.
             like: ``"numpy"`` or ``"torch"``; None: as :func:`gcodec.archive.arrays.default_kind` says. In numpy, types
                 that it lacks come as those of ml_dtypes, or as unsigned integers of the same width where that is not
                 installed.
 
         Raises:
-            InvalidArgument: no such tensor.
-            Unsupported: its type is not known here.
-            GcodecError: the archive is damaged, or the tensor above the limit.
+            InvalidArgument: No such tensor.
+            Unsupported: Its type is not known here.
+            GcodecError: The archive is damaged, or the tensor above the limit.
         """
         entry, tensor = self.find(name)
         return self.array(entry, tensor, self.segment_bytes(entry, tensor), like=like)
@@ -290,7 +290,7 @@ class ArchiveReader(LimitedOutput):
         """Return the parts of a segment in order; the hash is checked at the end. ``name``: what errors call it.
 
         Raises:
-            GcodecError: a chunk does not decode, the hash is wrong, or the base is missing or another.
+            GcodecError: A chunk does not decode, the hash is wrong, or the base is missing or another.
         """
         return self._parts_of([self._segment(entry, number, name)])
 
@@ -298,8 +298,8 @@ class ArchiveReader(LimitedOutput):
         """Yield the chunks of a segment as they are stored, in order; the caller unpacks them, and checks the hash.
 
         Raises:
-            Corruption: the padding after a chunk is not zero.
-            Unsupported: there is no such base as it is coded against.
+            Corruption: The padding after a chunk is not zero.
+            Unsupported: There is no such base as it is coded against.
         """
         for item in _chunks_to_read([self._segment(entry, number)]):
             yield StoredChunk(item.start, item.chunk, self._stored(item), f"{item.of.where}: chunk at byte {item.at}")
@@ -346,7 +346,7 @@ class ArchiveReader(LimitedOutput):
         """Yield the bytes of a file, from its first to its last, part by part in bounded memory.
 
         Raises:
-            GcodecError: the archive is damaged, or the file above the limit.
+            GcodecError: The archive is damaged, or the file above the limit.
         """
         self.check_size(entry.size, entry.path)
         verbatim = _Verbatim(self._parts_of([self._verbatim(entry)]))

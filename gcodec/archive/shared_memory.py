@@ -52,8 +52,8 @@ class StoredView(NamedTuple):
     """A tensor as what is stored for it.
 
     Attributes:
-        stored: the tensor to store; the same object for all that are views of it.
-        view: the tensor's place in it; None if it is all of it.
+        stored: The tensor to store; the same object for all that are views of it.
+        view: The tensor's place in it; None if it is all of it.
     """
 
     stored: Any
@@ -64,9 +64,9 @@ class Member(NamedTuple):
     """A tensor among others that may share memory with it.
 
     Attributes:
-        number: its number among all.
-        tensor: the tensor.
-        place: its place in the memory.
+        number: Its number among all.
+        tensor: The tensor.
+        place: Its place in the memory.
     """
 
     number: int
@@ -127,7 +127,7 @@ def view_of(stored: Any, shape: Sequence[int], stride: Sequence[int], offset: in
     """Return a view of a torch tensor or numpy array in row-major order.
 
     Raises:
-        ValueError: as for :func:`check_view`; or it is in another order, so that each view would be one of a copy.
+        ValueError: As for :func:`check_view`; or it is in another order, so that each view would be one of a copy.
     """
     if not (stored.flags.c_contiguous if isinstance(stored, np.ndarray) else stored.is_contiguous()):
         raise ValueError("what others are views of must be in row-major order, without steps of its own")
@@ -142,7 +142,7 @@ def check_view(n_values: int, shape: Sequence[int], stride: Sequence[int], offse
     """Return the place of a view in a row-major array of ``n_values``.
 
     Raises:
-        ValueError: it would reach beyond the array, or a number is none of a place in memory.
+        ValueError: It would reach beyond the array, or a number is none of a place in memory.
     """
     numbers = (*shape, *stride, offset)
     if len(shape) != len(stride) or len(shape) > MAX_DIMENSIONS or 0 in shape:

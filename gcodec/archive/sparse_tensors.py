@@ -38,14 +38,14 @@ def sparse_tensor(layout: str, shape: Sequence[int], is_coalesced: object, parts
     """Return the sparse tensor that dense ones are the parts of.
 
     Args:
-        layout: as ``PARTS`` has it.
+        layout: As ``PARTS`` has it.
         is_coalesced: True for one of the layout coo that is.
-        parts: the dense tensors, in the order of ``PARTS``.
+        parts: The dense tensors, in the order of ``PARTS``.
 
     Raises:
-        InvalidArgument: the parts are numpy arrays.
-        ValueError: they are none of such a tensor.
-        MemoryError: there is no memory to check them.
+        InvalidArgument: The parts are numpy arrays.
+        ValueError: They are none of such a tensor.
+        MemoryError: There is no memory to check them.
     """
     if any(not is_torch(part) for part in parts):
         raise InvalidArgument("the state has a sparse tensor, which is no numpy array: leave out like")

@@ -62,7 +62,7 @@ class TensorSource:
     views of other tensors are kept, as to make one takes as long as to hash the ends of its bytes.
 
     Args:
-        header: what comes before the tensors.
+        header: What comes before the tensors.
     """
 
     def __init__(self, header: bytes, leaves: list[Leaf]) -> None:
@@ -108,11 +108,11 @@ def plan_state(path: str, state: Any) -> FilePlan:
     """Return the plan of the .safetensors file that would hold a state; its tensors stay where they are.
 
     Args:
-        path: under which an archive keeps the file.
-        state: as for :func:`gcodec.archive.structure.flatten`.
+        path: Under which an archive keeps the file.
+        state: As for :func:`gcodec.archive.structure.flatten`.
 
     Raises:
-        InvalidArgument: the state holds something that cannot be saved.
+        InvalidArgument: The state holds something that cannot be saved.
     """
     flat = flatten(state)
     text = np.frombuffer(flat.text, np.uint8)
@@ -153,12 +153,12 @@ def plan_leaves(path: str, leaves: Mapping[str, Leaf], apart: Collection[str] = 
     """Return the plan of the .safetensors file that would hold tensors; they stay where they are until it is read.
 
     Args:
-        path: under which an archive keeps the file.
-        leaves: the tensors by name.
-        apart: names of those that are never put together with others.
+        path: Under which an archive keeps the file.
+        leaves: The tensors by name.
+        apart: Names of those that are never put together with others.
 
     Raises:
-        InvalidArgument: a name or type that .safetensors lacks.
+        InvalidArgument: A name or type that .safetensors lacks.
     """
     given = {name: (leaf.dtype, leaf.shape, leaf.size) for name, leaf in leaves.items()}
     order, places = laid_out(given, apart), {name: place for place, name in enumerate(given)}
@@ -177,11 +177,11 @@ class Wanted(NamedTuple):
     """Names the parts of a state that a caller wants, and how they are to come.
 
     Attributes:
-        place: puts torch tensors on a device.
+        place: Puts torch tensors on a device.
         like: ``"numpy"`` or ``"torch"`` for all tensors; None for what was saved.
-        names: names and patterns of parts; None for all.
-        known: the classes of one's own.
-        held: keeps the file open, for tensors that are read when they are first used; None: all are read at once.
+        names: Names and patterns of parts; None for all.
+        known: The classes of one's own.
+        held: Keeps the file open, for tensors that are read when they are first used; None: all are read at once.
     """
 
     place: Placement
@@ -195,12 +195,12 @@ def load_state(archive: ArchiveReader | PlainFile, entry: FileEntry, wanted: Wan
     """Return the state that a file in an archive holds.
 
     Args:
-        archive: the archive, with its bases, or a file that is none.
-        entry: the file: of :func:`plan_state`, a ``.pt``, or any other with tensors, which become a dictionary.
-        wanted: what the caller wants.
+        archive: The archive, with its bases, or a file that is none.
+        entry: The file: of :func:`plan_state`, a ``.pt``, or any other with tensors, which become a dictionary.
+        wanted: What the caller wants.
 
     Raises:
-        GcodecError: damage, a base that is missing or another, or a file without tensors.
+        GcodecError: Damage, a base that is missing or another, or a file without tensors.
     """
     limit, views = archive.output_limit, {view.name: view for view in entry.tensors}
     is_torch_file = entry.format == "torch" and wanted.like is None
@@ -267,7 +267,7 @@ class _Segments:
     """The segments of a file's tensors, each kept as long as one of its tensors is still to come.
 
     Args:
-        archive: the archive, or a file that is none.
+        archive: The archive, or a file that is none.
         keeps_shared: True to keep those that several tensors are views of, whoever still comes.
     """
 
@@ -324,7 +324,7 @@ def places_of(archive: ArchiveReader, entry: FileEntry) -> list[TensorPlace]:
     """Return the tensors of a file in an archive: for a state all that are in it, also those of the same memory.
 
     Raises:
-        GcodecError: the structure of a state is damaged.
+        GcodecError: The structure of a state is damaged.
     """
     views = {view.name: view for view in entry.tensors}
     if STRUCTURE in views:

@@ -96,8 +96,8 @@ class Leaf(NamedTuple):
 
     Attributes:
         value: torch tensor on any device, or numpy array.
-        dtype: name of the type of its elements as they are stored.
-        shape: shape as stored.
+        dtype: Name of the type of its elements as they are stored.
+        shape: Shape as stored.
     """
 
     value: Any
@@ -114,10 +114,10 @@ class _Found(NamedTuple):
     """A tensor or array in a state, which has no name yet.
 
     Attributes:
-        node: what stands for it in JSON; it gets the name.
-        path: its place.
-        value: tensor or array.
-        memory: what arrays of the same memory have in common; None for one that is alone, and for torch tensors.
+        node: What stands for it in JSON; it gets the name.
+        path: Its place.
+        value: Tensor or array.
+        memory: What arrays of the same memory have in common; None for one that is alone, and for torch tensors.
     """
 
     node: dict[str, Any]
@@ -130,9 +130,9 @@ class FlatState(NamedTuple):
     """A state, taken apart.
 
     Attributes:
-        leaves: its tensors by name, in the order of the state; none is copied.
-        text: the structure, as JSON.
-        in_views: names of those that the structure takes views of, or pairs: each must be all of its segment.
+        leaves: Its tensors by name, in the order of the state; none is copied.
+        text: The structure, as JSON.
+        in_views: Names of those that the structure takes views of, or pairs: each must be all of its segment.
     """
 
     leaves: dict[str, Leaf]
@@ -144,10 +144,10 @@ def flatten(state: Any) -> FlatState:
     """Return the tensors of a state by name, and its structure.
 
     Args:
-        state: what :func:`gcodec.save` takes.
+        state: What :func:`gcodec.save` takes.
 
     Raises:
-        InvalidArgument: something else, which the error names with its place.
+        InvalidArgument: Something else, which the error names with its place.
     """
     flattener = _Flattener()
     node = flattener.node(state, "", 0)
@@ -169,18 +169,18 @@ def rebuild(text: bytes, read: Read, max_copied_bytes: float | None = None, know
     """Return the state of a structure.
 
     Args:
-        text: as :func:`flatten` made it.
-        read: returns the tensor of a name as ``"torch"`` or ``"numpy"``, or, for ``"text"``, as a numpy array, whatever
+        text: As :func:`flatten` made it.
+        read: Returns the tensor of a name as ``"torch"`` or ``"numpy"``, or, for ``"text"``, as a numpy array, whatever
             the caller prefers; called once for each name.
-        max_copied_bytes: refuse to copy more than this of what ``read`` returned: arrays in big-endian order are
+        max_copied_bytes: Refuse to copy more than this of what ``read`` returned: arrays in big-endian order are
             copies, one for each place in the state. No limit if None.
-        known: the classes of one's own; None for those that are imported.
+        known: The classes of one's own; None for those that are imported.
 
     Raises:
-        Corruption: the text is malformed.
-        Unsupported: it is of a later version, or has an object of a class that is not known.
-        LimitExceeded: copies take more than ``max_copied_bytes``, or, as NoMemory, than there is.
-        GcodecError: whatever ``read`` raises.
+        Corruption: The text is malformed.
+        Unsupported: It is of a later version, or has an object of a class that is not known.
+        LimitExceeded: Copies take more than ``max_copied_bytes``, or, as NoMemory, than there is.
+        GcodecError: Whatever ``read`` raises.
     """
     return of_text(text, lambda parsed: Rebuilder(parsed, read, max_copied_bytes, known).value(parsed.state, 0))
 
@@ -189,8 +189,8 @@ class ParsedStructure(NamedTuple):
     """A structure as JSON.
 
     Attributes:
-        state: the node of the state.
-        classes: the classes of one's own that nodes name by number.
+        state: The node of the state.
+        classes: The classes of one's own that nodes name by number.
     """
 
     state: Any
@@ -243,9 +243,9 @@ class _Flattener:
     """Takes a state apart, container by container.
 
     Attributes:
-        leaves: the tensors by name.
-        in_views: names of those that others are views of.
-        classes: the classes of one's own, in the order of their numbers.
+        leaves: The tensors by name.
+        in_views: Names of those that others are views of.
+        classes: The classes of one's own, in the order of their numbers.
         is_later: True if a node needs the later version of the structure.
     """
 
@@ -476,9 +476,9 @@ class Lazily(NamedTuple):
     """Says how the values of a :class:`LazyDict` are made.
 
     Attributes:
-        once: returns what a function makes of the node of an ``Unread``; one thread at a time, and once for each.
-        shared: names of the tensors that are in several places, and are kept for the others.
-        places: of the file that they are read from, and of those that it needs.
+        once: Returns what a function makes of the node of an ``Unread``; one thread at a time, and once for each.
+        shared: Names of the tensors that are in several places, and are kept for the others.
+        places: Of the file that they are read from, and of those that it needs.
     """
 
     once: Callable[[Unread, Callable[[Any], Any]], Any]
@@ -504,11 +504,11 @@ class Rebuilder:
     """Puts a state together again, node by node.
 
     Args:
-        parsed: the structure.
-        read: as for :func:`rebuild`.
-        max_copied_bytes: as for :func:`rebuild`.
-        known: as for :func:`rebuild`.
-        lazily: what dictionaries with tensors in them are made by, as :class:`LazyDict`; None: they are made whole.
+        parsed: The structure.
+        read: As for :func:`rebuild`.
+        max_copied_bytes: As for :func:`rebuild`.
+        known: As for :func:`rebuild`.
+        lazily: What dictionaries with tensors in them are made by, as :class:`LazyDict`; None: they are made whole.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class TensorPlace(NamedTuple):
     """A tensor of a state, as a view of what is stored.
 
     Attributes:
-        view: its name, type and place. Tied tensors, and views of another, have names by their own paths.
+        view: Its name, type and place. Tied tensors, and views of another, have names by their own paths.
         kind: ``"torch"`` or ``"numpy"``, as it was saved.
     """
 
@@ -53,13 +53,13 @@ def tensor_places(
     """Return all tensors of a structure, without reading any, under names that are unique.
 
     Args:
-        text: as :func:`gcodec.archive.structure.flatten` made it.
-        stored: the tensors that are stored, by name, each all of a segment.
-        check_names: raises LimitExceeded if so many bytes are too many for the names of tied tensors.
+        text: As :func:`gcodec.archive.structure.flatten` made it.
+        stored: The tensors that are stored, by name, each all of a segment.
+        check_names: Raises LimitExceeded if so many bytes are too many for the names of tied tensors.
 
     Raises:
-        Corruption, Unsupported: as for :func:`gcodec.archive.structure.rebuild`; but classes need not be known.
-        LimitExceeded: so many tensors are tied, or in such deep containers, that their names take too much memory.
+        Corruption, Unsupported: As for :func:`gcodec.archive.structure.rebuild`; but classes need not be known.
+        LimitExceeded: So many tensors are tied, or in such deep containers, that their names take too much memory.
     """
     return of_text(text, partial(_tensor_places, stored=stored, check_names=check_names))
 
@@ -116,7 +116,7 @@ def leaves_of(parsed: ParsedStructure) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the nodes of the tensors of a structure, each with its path.
 
     Raises:
-        ValueError, TypeError, LookupError: the structure is malformed.
+        ValueError, TypeError, LookupError: The structure is malformed.
     """
     levels = [iter([("", parsed.state)])]
     while levels:
@@ -139,7 +139,7 @@ def children_of(node: Any, path: str, classes: list[ClassEntry]) -> Iterator[tup
     others in it.
 
     Raises:
-        ValueError, TypeError, LookupError: the node is malformed.
+        ValueError, TypeError, LookupError: The node is malformed.
     """
     for key, child in _named(node, classes):
         yield join_path(path, key)[:MAX_NAME], child

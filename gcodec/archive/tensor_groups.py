@@ -26,8 +26,8 @@ def laid_out(tensors: Mapping[str, tuple[str, tuple[int, ...], int]], apart: Col
     one type and one last part of the name, such as ``bias`` or ``exp_avg``, together, as their values are alike.
 
     Args:
-        tensors: name to (dtype, shape, size in bytes).
-        apart: names of small ones that lie among the others, as they are not put together.
+        tensors: Name to (dtype, shape, size in bytes).
+        apart: Names of small ones that lie among the others, as they are not put together.
     """
     kinds: dict[tuple[str, str], int] = {}
     types: dict[str, int] = {}
@@ -46,7 +46,7 @@ def in_order(plan: FilePlan, places: Sequence[int]) -> FilePlan:
     """Return the plan of the same file which lists its tensors in another order.
 
     Args:
-        places: for each tensor its place in the list; those of equal places stay in order.
+        places: For each tensor its place in the list; those of equal places stay in order.
     """
     pairs = sorted(zip(places, plan.tensors, strict=True), key=itemgetter(0))
     return replace(plan, tensors=tuple(tensor for _, tensor in pairs))
@@ -65,8 +65,8 @@ def grouped(plan: FilePlan, base: HasBases | None = None) -> FilePlan:
     listed in the order in which they lie, but for those that look like copies of each other.
 
     Args:
-        plan: the plan; tensors that share memory stay as they are.
-        base: what the file is to be coded against. Tensors that it has not are not put together with those that it has,
+        plan: The plan; tensors that share memory stay as they are.
+        base: What the file is to be coded against. Tensors that it has not are not put together with those that it has,
             because a segment is coded against all of its tensors or against none.
     """
     views = by_segment(plan.tensors)

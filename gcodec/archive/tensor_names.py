@@ -20,8 +20,8 @@ class NamedTensor(NamedTuple):
     """A tensor in an archive.
 
     Attributes:
-        entry: the file that it is in.
-        view: its name, type and place there.
+        entry: The file that it is in.
+        view: Its name, type and place there.
         kind: ``"numpy"`` or ``"torch"``: what it comes as, if the caller does not say.
     """
 
@@ -34,7 +34,7 @@ class TensorNames:
     """The tensors of an archive by name: ``NAME``, and ``FILE:NAME`` too.
 
     Args:
-        archive: an open archive; of saved objects, the structure is read.
+        archive: An open archive; of saved objects, the structure is read.
     """
 
     def __init__(self, archive: ArchiveReader) -> None:
@@ -58,8 +58,8 @@ class TensorNames:
         """Return all tensors, under ``NAME`` in an archive of one file, under ``FILE:NAME`` in one of several.
 
         Raises:
-            LimitExceeded: these names take more than the archive's limit leaves for them.
-            InvalidArgument: two of them are the same.
+            LimitExceeded: These names take more than the archive's limit leaves for them.
+            InvalidArgument: Two of them are the same.
         """
         return self._each_once(self._named())
 
@@ -87,11 +87,11 @@ class TensorNames:
         """Return the tensors that are meant.
 
         Args:
-            names: names, which the result has as keys, or patterns with ``*``, ``?`` and ``[...]`` as in a shell, in
+            names: Names, which the result has as keys, or patterns with ``*``, ``?`` and ``[...]`` as in a shell, in
                 place of which it has those of :meth:`all`; so it has for a ``FILE:NAME`` that leaves out folders.
 
         Raises:
-            InvalidArgument: nothing is called so, several files have a tensor of this very name, or two tensors would
+            InvalidArgument: Nothing is called so, several files have a tensor of this very name, or two tensors would
                 have the same one in the result.
         """
         try:
@@ -141,8 +141,8 @@ def matches(pattern: str, places: Sequence[tuple[str, str]]) -> list[int]:
     What is the very ``FILE:NAME`` of a tensor, but for such folders, means that one, whichever signs are in it.
 
     Args:
-        pattern: with ``*``, ``?`` and ``[...]`` as in a shell.
-        places: for each tensor the path of its file and its name.
+        pattern: With ``*``, ``?`` and ``[...]`` as in a shell.
+        places: For each tensor the path of its file and its name.
     """
     if very := [number for number, (path, name) in enumerate(places) if is_behind_folders(pattern, path, name)]:
         return very

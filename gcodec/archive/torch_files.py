@@ -49,13 +49,13 @@ def load_torch(
     """Return what ``torch.load(weights_only=True)`` makes of a file.
 
     Args:
-        file: path or binary stream.
-        where: name of the file in errors.
-        advice: what the error says of a file that torch does not read.
-        check_was_read: raises what reading the file has raised, if that is behind an error of torch's.
+        file: Path or binary stream.
+        where: Name of the file in errors.
+        advice: What the error says of a file that torch does not read.
+        check_was_read: Raises what reading the file has raised, if that is behind an error of torch's.
 
     Raises:
-        Corruption: it is cut.
+        Corruption: It is cut.
         GcodecError: torch does not read it, or is not installed.
     """
     try:

@@ -90,9 +90,9 @@ class TypeCast(NamedTuple):
     """A cast from one type to another.
 
     Attributes:
-        of_bytes: width of a value in bytes before it is cast.
-        to_bytes: its width when it is cast.
-        steps: functions of bytes, the first first.
+        of_bytes: Width of a value in bytes before it is cast.
+        to_bytes: Its width when it is cast.
+        steps: Functions of bytes, the first first.
     """
 
     of_bytes: int

@@ -48,13 +48,13 @@ class CompressedFile(NamedTuple):
     """The result of :func:`compress_file`.
 
     Attributes:
-        path: the archive; None if it went to a stream or URL.
-        input_bytes: size of the file.
-        archive_bytes: size of the archive.
-        exact: restoring gives the bytes of the file; False after a lossy mode, and for a compressed ``.npz``.
+        path: The archive; None if it went to a stream or URL.
+        input_bytes: Size of the file.
+        archive_bytes: Size of the archive.
+        exact: Restoring gives the bytes of the file; False after a lossy mode, and for a compressed ``.npz``.
         needs_base: True if it can be restored with its base only.
-        note: what the user should know, such as why the file was kept as plain bytes; empty if there is nothing.
-        skipped: a line for each thing in a folder that is not in the archive, such as a link to a folder.
+        note: What the user should know, such as why the file was kept as plain bytes; empty if there is nothing.
+        skipped: A line for each thing in a folder that is not in the archive, such as a link to a folder.
     """
 
     path: Path | None
@@ -90,21 +90,21 @@ def compress_file(
     and times of the file; that of a folder can be read by those who may read every file in it.
 
     Args:
-        path: a folder, or a ``.npy``, ``.npz``, ``.safetensors``, ``.pt``, ``.gguf`` or any other file, told by its
+        path: A folder, or a ``.npy``, ``.npz``, ``.safetensors``, ``.pt``, ``.gguf`` or any other file, told by its
             content; a URL for fsspec, or a stream of its bytes.
-        output: path of the archive, a URL, or a binary stream; by default ``path`` with ``.gc`` appended. It must be
+        output: Path of the archive, a URL, or a binary stream; by default ``path`` with ``.gc`` appended. It must be
             given where ``path`` is a URL or a stream.
-        base: an earlier file or archive, an open archive, or an earlier object: tensors of the same name, type and
+        base: An earlier file or archive, an open archive, or an earlier object: tensors of the same name, type and
             number of values are stored as the difference where that is smaller, and decompressing needs the base again;
             of float32, bfloat16 and float16, the base may have another. Lossless only.
-        mantissa_bits: keep this many mantissa bits of all floating-point tensors of more than one value.
-        dtype: type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
-        smallest: try more ways to code what stays lossless, and take the smallest, however slow it is.
-        auto_base: find files of a folder that are versions of each other, as checkpoints of a run are, and store each
+        mantissa_bits: Keep this many mantissa bits of all floating-point tensors of more than one value.
+        dtype: Type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
+        smallest: Try more ways to code what stays lossless, and take the smallest, however slow it is.
+        auto_base: Find files of a folder that are versions of each other, as checkpoints of a run are, and store each
             as the difference from the one before, where that is smaller. The archive needs no other. Lossless only.
-        force: replace an archive that exists.
-        threads: threads to use at most; as many as the process may use if None.
-        progress: called with the number of bytes done since the last call.
+        force: Replace an archive that exists.
+        threads: Threads to use at most; as many as the process may use if None.
+        progress: Called with the number of bytes done since the last call.
 
     Returns:
         Path and sizes, of all files together.
@@ -112,8 +112,8 @@ def compress_file(
     Raises:
         InvalidArgument: ``path`` is an archive already; or the output would replace it or the base, or
             has the name of a tensor file.
-        GcodecError: the archive exists and ``force`` is False; or the file is not what its name says, or damaged.
-        OSError: a file cannot be read or written.
+        GcodecError: The archive exists and ``force`` is False; or the file is not what its name says, or damaged.
+        OSError: A file cannot be read or written.
     """
     if base is not None and mantissa_bits is not None:
         raise InvalidArgument("base is for lossless mode: leave out mantissa_bits")
@@ -218,23 +218,23 @@ def decompress_file(
     A single file gets the permissions and times of the archive; nothing is restored with wider permissions than that.
 
     Args:
-        path: of the archive, a URL for fsspec, or a binary stream.
-        output: a folder (that exists, or ends in ``/``) for the files, or the URL of one, which ends in ``/``; for an
+        path: Of the archive, a URL for fsspec, or a binary stream.
+        output: A folder (that exists, or ends in ``/``) for the files, or the URL of one, which ends in ``/``; for an
             archive of one file also the path or URL of that, or a binary stream. By default the folder of the archive.
-        base: what the archive was made against, if it was, in any form that :func:`compress_file` takes.
-        force: replace files that exist.
-        threads: threads to use at most; as many as the process may use if None.
-        max_output_bytes: refuse archives that restore to more, for those of strangers; no limit if None.
-        progress: called with the number of bytes done since the last call.
+        base: What the archive was made against, if it was, in any form that :func:`compress_file` takes.
+        force: Replace files that exist.
+        threads: Threads to use at most; as many as the process may use if None.
+        max_output_bytes: Refuse archives that restore to more, for those of strangers; no limit if None.
+        progress: Called with the number of bytes done since the last call.
 
     Returns:
         Paths of the files; none if they went to URLs or a stream.
 
     Raises:
-        InvalidArgument: several files for one path or stream, a file would replace the archive or the base, or its
+        InvalidArgument: Several files for one path or stream, a file would replace the archive or the base, or its
             name says that it is a tensor file of another kind.
-        GcodecError: a file exists and ``force`` is False; the archive is damaged, or its base missing or another.
-        OSError: a file cannot be read or written.
+        GcodecError: A file exists and ``force`` is False; the archive is damaged, or its base missing or another.
+        OSError: A file cannot be read or written.
     """
     source = _source_of(path, output)
     check_function("progress", progress)
@@ -277,8 +277,8 @@ def check_restored_name(entry: FileEntry, place: str | os.PathLike[str]) -> None
     """Raise InvalidArgument for a restored file under a name that says that it is a tensor file of another kind.
 
     Args:
-        entry: the file in its archive.
-        place: path or URL of the file to be written, as it was given.
+        entry: The file in its archive.
+        place: Path or URL of the file to be written, as it was given.
     """
     kind, suffix = SUFFIXES.get(entry.format, ""), PurePath(place).suffix
     kinds = TORCH_SUFFIXES if entry.format == "torch" else (kind,)
@@ -305,15 +305,15 @@ def add_file(
     """Add an open file to an archive, and return its entry.
 
     Args:
-        path: its path in the archive; empty: a name after its kind.
-        make_policy: makes the policy of a lossy mode; None: lossless.
-        bases: where its base is, or what finds it among the files that the archive has; None: it has none.
-        tolerated: errors of a tensor file that mean that it is kept as plain bytes.
-        note: called with what the user should know.
+        path: Its path in the archive; empty: a name after its kind.
+        make_policy: Makes the policy of a lossy mode; None: lossless.
+        bases: Where its base is, or what finds it among the files that the archive has; None: it has none.
+        tolerated: Errors of a tensor file that mean that it is kept as plain bytes.
+        note: Called with what the user should know.
         options: ``dtype`` and ``max_unpacked_bytes``, as for :func:`gcodec.files.plan_file`.
 
     Raises:
-        GcodecError, OSError: as for :func:`compress_file`.
+        GcodecError, OSError: As for :func:`compress_file`.
     """
     with (
         closing(open_source(opened)) as source,
@@ -382,13 +382,13 @@ def restore_files(
     """Restore the files of an archive into a staging area.
 
     Args:
-        paths: where each file goes, by its path in the archive.
-        staging: gives them their names when all are complete.
-        root: the folder that all are in, in which folders are made; None: the caller named the file itself.
-        progress: called with the number of bytes done since the last call.
+        paths: Where each file goes, by its path in the archive.
+        staging: Gives them their names when all are complete.
+        root: The folder that all are in, in which folders are made; None: the caller named the file itself.
+        progress: Called with the number of bytes done since the last call.
 
     Raises:
-        GcodecError, OSError: as for :func:`decompress_file`.
+        GcodecError, OSError: As for :func:`decompress_file`.
     """
     for entry in archive.files:
         path = paths[entry.path]
@@ -409,12 +409,12 @@ def upload_files(
     """Restore the files of an archive to URLs: each of them is put whole, and none before all are complete.
 
     Args:
-        urls: where each file goes, by its path in the archive.
-        force: replace files that exist.
-        progress: called with the number of bytes done since the last call.
+        urls: Where each file goes, by its path in the archive.
+        force: Replace files that exist.
+        progress: Called with the number of bytes done since the last call.
 
     Raises:
-        GcodecError, OSError: as for :func:`decompress_file`.
+        GcodecError, OSError: As for :func:`decompress_file`.
     """
     for url in urls.values():
         check_free_url(url, force=force)
@@ -427,8 +427,8 @@ def restored_attributes(archive: Path, *, whole: bool = False) -> Attributes | N
     """Return what restored files take from their archive: nobody may read them who may not read that.
 
     Args:
-        archive: the archive's path.
-        whole: the archive holds a single file, which is restored: it gets the archive's permissions, owner and times.
+        archive: The archive's path.
+        whole: The archive holds a single file, which is restored: it gets the archive's permissions, owner and times.
     """
     if is_special(archive):
         return None

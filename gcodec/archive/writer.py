@@ -51,9 +51,9 @@ class ReadyChunk(NamedTuple):
     """A part that the caller has encoded without loss.
 
     Attributes:
-        codec: code of the codec, an index into ``CODECS``.
-        payload: the stored bytes.
-        size: size of the part in bytes.
+        codec: Code of the codec, an index into ``CODECS``.
+        payload: The stored bytes.
+        size: Size of the part in bytes.
         needs_base: True if unpacking needs the base.
     """
 
@@ -68,8 +68,8 @@ class ReadySegment(NamedTuple):
 
     Attributes:
         hash: XXH3 of its bytes, 16 hexadecimal digits.
-        base_hash: that of the base's bytes; None if there is no base.
-        chunks: its parts, front to back; each is made when the one before is written.
+        base_hash: That of the base's bytes; None if there is no base.
+        chunks: Its parts, front to back; each is made when the one before is written.
     """
 
     hash: str
@@ -81,20 +81,20 @@ class ArchiveWriter(AllOrNothing):
     """Writes an archive to a path, where it appears when complete, or to a stream that need not seek.
 
     Args:
-        target: path of the archive, a URL for fsspec, where it is put at the end, or a binary stream, which is not
+        target: Path of the archive, a URL for fsspec, where it is put at the end, or a binary stream, which is not
             closed.
-        threads: how many work on parts at once; as many as the process may use if None.
-        force: replace an existing file.
-        part_bytes: size of the parts, a multiple of 64 up to 2^28: memory use is a few times ``threads`` of these.
-        smallest: try more ways to store each part without loss, and take the smallest, however slow it is.
-        casts: store tensors of 16 bits that are casts of float32 tensors, of their file or an earlier one, as what they
+        threads: How many work on parts at once; as many as the process may use if None.
+        force: Replace an existing file.
+        part_bytes: Size of the parts, a multiple of 64 up to 2^28: memory use is a few times ``threads`` of these.
+        smallest: Try more ways to store each part without loss, and take the smallest, however slow it is.
+        casts: Store tensors of 16 bits that are casts of float32 tensors, of their file or an earlier one, as what they
             are casts of; not where each segment must be readable without others.
-        attributes: permissions, owner and times of the archive at a path; those of any new file if None.
-        progress: called with the number of bytes of input done since the last call.
+        attributes: Permissions, owner and times of the archive at a path; those of any new file if None.
+        progress: Called with the number of bytes of input done since the last call.
 
     Raises:
         InvalidArgument: ``target`` has the name of a tensor file, such as ``x.pt``, or cannot be written to.
-        GcodecError: the file exists and ``force`` is False.
+        GcodecError: The file exists and ``force`` is False.
     """
 
     def __init__(
@@ -159,17 +159,17 @@ class ArchiveWriter(AllOrNothing):
         to a stream, which takes nothing back.
 
         Args:
-            plan: the file; its source is read once, front to back, but for segments whose bytes seem to be in the
+            plan: The file; its source is read once, front to back, but for segments whose bytes seem to be in the
                 archive already, which are compared first.
-            policy: for lossy modes; lossless if None.
-            base: an earlier file, which tensors of the same name, type and size are coded against where that is
+            policy: For lossy modes; lossless if None.
+            base: An earlier file, which tensors of the same name, type and size are coded against where that is
                 smaller; reading the archive needs it again, unless it is there itself. Lossless only.
-            ready: segments that the caller encodes, by number: of these the source is not read.
+            ready: Segments that the caller encodes, by number: of these the source is not read.
 
         Raises:
-            InvalidArgument: the path is not a safe relative one, or is taken; a policy and a base; a tensor that an
+            InvalidArgument: The path is not a safe relative one, or is taken; a policy and a base; a tensor that an
                 index cannot hold.
-            GcodecError, OSError: the source or the base cannot be read, or the archive not written.
+            GcodecError, OSError: The source or the base cannot be read, or the archive not written.
         """
         self._take_back()
         if policy is not None and base is not None:
@@ -242,7 +242,7 @@ class ArchiveWriter(AllOrNothing):
         """Takes back what is there of a file that could not be added; after an interrupt, it may be called again.
 
         Raises:
-            InvalidArgument: some of it has gone to a stream.
+            InvalidArgument: Some of it has gone to a stream.
         """
         if not self._is_adding:
             return

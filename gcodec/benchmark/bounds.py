@@ -69,8 +69,8 @@ def order0_bound(bits: np.ndarray, dtype: DType, levels: np.ndarray | None = Non
 
     Args:
         bits: uintW[n].
-        levels: each value's index into ``ladder``, uint8[n]; None puts all at level 0.
-        ladder: mantissa bits dropped per level; fixed-bits mode is a ladder of one.
+        levels: Each value's index into ``ladder``, uint8[n]; None puts all at level 0.
+        ladder: Mantissa bits dropped per level; fixed-bits mode is a ladder of one.
 
     Returns:
         The sum over blocks of 16 Ki values of n times the entropy of (head, level), zero being a symbol of its own; and

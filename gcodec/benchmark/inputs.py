@@ -28,14 +28,14 @@ class Input:
     """Values to compress.
 
     Attributes:
-        name: what they are, such as ``"cnn step 100 gradients"``.
-        dtype: the codec's name of their type.
-        bits: their bits, row-major, tensor after tensor: uintW[n].
-        levels: ladder name (``LADDERS``, perhaps with ``BF16_PARAMETERS``) to the level of every value, uint8[n]; empty
+        name: What they are, such as ``"cnn step 100 gradients"``.
+        dtype: The codec's name of their type.
+        bits: Their bits, row-major, tensor after tensor: uintW[n].
+        levels: Ladder name (``LADDERS``, perhaps with ``BF16_PARAMETERS``) to the level of every value, uint8[n]; empty
             without an optimizer's rule.
-        model, step, group: where they were recorded; empty and 0 for other files.
-        level_seconds: time that the fine ladder's levels took, on one core.
-        shapes: those of the tensors that ``bits`` holds end to end; empty where they are not known.
+        model, step, group: Where they were recorded; empty and 0 for other files.
+        level_seconds: Time that the fine ladder's levels took, on one core.
+        shapes: Those of the tensors that ``bits`` holds end to end; empty where they are not known.
     """
 
     name: str

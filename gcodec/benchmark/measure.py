@@ -70,15 +70,15 @@ class MeasurementPlan:
     """The extent of a measurement.
 
     Attributes:
-        peers: the other codecs, all installed.
-        at_least: bytes that are timed in a turn: the inputs end to end as one array, repeated or thinned out, or, below
+        peers: The other codecs, all installed.
+        at_least: Bytes that are timed in a turn: the inputs end to end as one array, repeated or thinned out, or, below
             8 MiB, in several calls; 0: no timing.
-        rounds, budget: see :func:`gcodec.benchmark.timing.interleave`.
-        threads: rows of gcodec on several threads beside the one on one, lossless and near-lossless.
-        fresh: a row of lossless gcodec that allocates its results, too.
+        rounds, budget: See :func:`gcodec.benchmark.timing.interleave`.
+        threads: Rows of gcodec on several threads beside the one on one, lossless and near-lossless.
+        fresh: A row of lossless gcodec that allocates its results, too.
         settings: gcodec's modes on an input.
-        advance: called after each step with what was done.
-        clock: see :func:`gcodec.benchmark.timing.interleave`.
+        advance: Called after each step with what was done.
+        clock: See :func:`gcodec.benchmark.timing.interleave`.
     """
 
     peers: Sequence[Peer] = PEERS

@@ -27,9 +27,9 @@ class Peer:
     """A compressor and level.
 
     Attributes:
-        name: as tables show it.
-        package: what to ``pip install``; empty if it is always there.
-        bind: the task on an input, or None if the type is not supported; imports the package.
+        name: As tables show it.
+        package: What to ``pip install``; empty if it is always there.
+        bind: The task on an input, or None if the type is not supported; imports the package.
     """
 
     name: str

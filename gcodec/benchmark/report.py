@@ -29,13 +29,13 @@ class Row:
     """A codec's result on one dump.
 
     Attributes:
-        dump: what was compressed, such as ``"cnn step 100"``.
+        dump: What was compressed, such as ``"cnn step 100"``.
         mode: ``"lossless"``, ``"near-lossless"`` ...; only rows of one dump and mode are compared.
-        codec: the codec's name and level.
-        original_bytes: size before.
-        compressed_bytes: size after, every header counted.
-        values: number of floating-point values.
-        encode_seconds, decode_seconds: time for one pass, None if not measured.
+        codec: The codec's name and level.
+        original_bytes: Size before.
+        compressed_bytes: Size after, every header counted.
+        values: Number of floating-point values.
+        encode_seconds, decode_seconds: Time for one pass, None if not measured.
     """
 
     dump: str
@@ -82,8 +82,8 @@ def summarize(rows: Iterable[Row], title: str | None = None, *, named: bool = Tr
     It wants about 100 columns; on a narrower terminal the names are folded, the numbers never.
 
     Args:
-        title: shown above the table.
-        named: with a column for the dump; leave it out where all rows are of one.
+        title: Shown above the table.
+        named: With a column for the dump; leave it out where all rows are of one.
     """
     rows = list(rows)
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)

@@ -27,13 +27,13 @@ class Setting:
     """A mode on one input.
 
     Attributes:
-        data: the input.
-        mode: name of the mode in tables.
-        options: arguments of :func:`gcodec.encode`, without the levels.
+        data: The input.
+        mode: Name of the mode in tables.
+        options: Arguments of :func:`gcodec.encode`, without the levels.
         result: uintW[n], the values that decoding must give, by the laws of ``gcodec.truncation.reference`` and not by
             the codec.
-        key: which of the input's levels are used, empty if none.
-        ladder: mantissa bits dropped per level.
+        key: Which of the input's levels are used, empty if none.
+        ladder: Mantissa bits dropped per level.
     """
 
     data: Input

@@ -41,12 +41,12 @@ def read_file(path: str | Path, limit: int = 1 << 62) -> list[Input]:
     """Return the floating-point tensors of any file that gcodec reads, joined by kind of tensor (in a dump) and type.
 
     Args:
-        path: the file, or a URL for fsspec.
-        limit: bytes of values to read; of a larger file the first part of every tensor, in proportion. A dump is read
+        path: The file, or a URL for fsspec.
+        limit: Bytes of values to read; of a larger file the first part of every tensor, in proportion. A dump is read
             whole, then cut.
 
     Raises:
-        InvalidArgument: there are none.
+        InvalidArgument: There are none.
     """
     if (dump := _as_dump(path)) is not None:
         return [_shortened(part, limit) for part in _of_dump(dump, PurePath(name_at(path)).stem)]

@@ -36,11 +36,11 @@ class CodecTask:
     """A codec on one input.
 
     Attributes:
-        encode: gives the encoded bytes (bytes-like; may lie in a buffer that the next call overwrites).
-        decode: encoded bytes to the values (bytes-like).
-        result: what ``decode`` must give, bit for bit.
-        exact: the values as they were; ``decode`` may give any of these instead. None if it may not.
-        prepare: called before each ``encode``, never timed.
+        encode: Gives the encoded bytes (bytes-like; may lie in a buffer that the next call overwrites).
+        decode: Encoded bytes to the values (bytes-like).
+        result: What ``decode`` must give, bit for bit.
+        exact: The values as they were; ``decode`` may give any of these instead. None if it may not.
+        prepare: Called before each ``encode``, never timed.
     """
 
     encode: Callable[[], Any]
@@ -113,11 +113,11 @@ def interleave(
     so that no warm-up is sure to have compiled them all.
 
     Args:
-        rounds: passes over the whole set; neighbors in time see the same neighbors on the machine.
-        budget: seconds after which a task sits out the remaining rounds; each gets one at least.
-        calls: encodings and decodings in a turn, for small inputs.
-        advance: called with a task's name after each of its turns.
-        clock: the seconds now; ``process_time``, of tasks on one thread, leaves out what other processes take.
+        rounds: Passes over the whole set; neighbors in time see the same neighbors on the machine.
+        budget: Seconds after which a task sits out the remaining rounds; each gets one at least.
+        calls: Encodings and decodings in a turn, for small inputs.
+        advance: Called with a task's name after each of its turns.
+        clock: The seconds now; ``process_time``, of tasks on one thread, leaves out what other processes take.
 
     Returns:
         The timings, and what the tasks that failed raised; these are out from then on and have no timing.

@@ -35,13 +35,13 @@ class OpenStep:
     """A step whose file is open, and stays readable whatever happens to its name.
 
     Attributes:
-        step: the step.
-        place: path or URL of its file.
-        archive: its archive.
-        entry: the one file in the archive.
-        folder: where the file is.
-        identity: of the file when it was opened.
-        base: the step that it was coded against, once it is open.
+        step: The step.
+        place: Path or URL of its file.
+        archive: Its archive.
+        entry: The one file in the archive.
+        folder: Where the file is.
+        identity: Of the file when it was opened.
+        base: The step that it was coded against, once it is open.
     """
 
     step: int
@@ -87,14 +87,14 @@ def open_step(
     Files at a URL are copied to temporary files until the step is closed.
 
     Args:
-        folder: the folder of checkpoints.
-        threads: for decoding it; as many as the process may use if None.
-        max_output_bytes: as for :class:`gcodec.archive.reader.ArchiveReader`, of the step itself.
+        folder: The folder of checkpoints.
+        threads: For decoding it; as many as the process may use if None.
+        max_output_bytes: As for :class:`gcodec.archive.reader.ArchiveReader`, of the step itself.
 
     Raises:
-        FileNotFoundError: there is no such step.
-        Unsupported: a step that it depends on is missing, or is a different one.
-        GcodecError: a file is damaged; errors say which.
+        FileNotFoundError: There is no such step.
+        Unsupported: A step that it depends on is missing, or is a different one.
+        GcodecError: A file is damaged; errors say which.
     """
     with ExitStack() as stack:
         for attempt in range(MAX_ATTEMPTS):
@@ -134,7 +134,7 @@ def base_of(entry: FileEntry, place: Path | str, step: int) -> int | None:
     """Return the step that a step was coded against; None for one that is whole.
 
     Raises:
-        Unsupported: it was coded against something else than an earlier step.
+        Unsupported: It was coded against something else than an earlier step.
     """
     if not entry.needs_base:
         return None
@@ -209,9 +209,9 @@ def check_same(entry: FileEntry, other: FileEntry, source: ByteSource, place: Pa
     """Raises Corruption unless two archives restore to the same bytes, by their hashes.
 
     Args:
-        entry: the file in one archive.
-        source: the bytes of the other, to be read where a segment of it is several in the first one.
-        place: place of the other, for the error.
+        entry: The file in one archive.
+        source: The bytes of the other, to be read where a segment of it is several in the first one.
+        place: Place of the other, for the error.
     """
     ours = _hashed_ranges(entry)
     known = set(ours)

@@ -50,20 +50,20 @@ class Checkpointer:
     lock there: let only one process at a time save or delete.
 
     Args:
-        folder: where the checkpoints are, a path or a URL for fsspec; made when the first is saved. A path is one from
+        folder: Where the checkpoints are, a path or a URL for fsspec; made when the first is saved. A path is one from
             where the process works when this object is made.
-        full_every: how many steps there are in a chain, 1 to 64. A step that is a difference needs all steps before it
+        full_every: How many steps there are in a chain, 1 to 64. A step that is a difference needs all steps before it
             in its chain, and to load it they are decoded, too; 1 stores every step whole.
-        keep_last: after each save, delete all steps but the last so many, and those of ``keep_every``; None: keep all.
+        keep_last: After each save, delete all steps but the last so many, and those of ``keep_every``; None: keep all.
             The last are those that this object saved last; where it saved fewer, also the highest numbers below the
             step just saved. Steps of an earlier run above that number stay, and a warning names them.
-        keep_every: with ``keep_last``, keep the steps that are multiples of this number as well.
-        copy_in_memory: keep a copy of the state that was saved last in host memory. Saving the next need not decode
+        keep_every: With ``keep_last``, keep the steps that are multiples of this number as well.
+        copy_in_memory: Keep a copy of the state that was saved last in host memory. Saving the next need not decode
             files then, which is faster the longer the chain.
-        threads: for coding and decoding; as many as the process may use if None.
+        threads: For coding and decoding; as many as the process may use if None.
 
     Raises:
-        InvalidArgument: an argument is out of range, or ``folder`` is a file.
+        InvalidArgument: An argument is out of range, or ``folder`` is a file.
         GcodecError: ``folder`` is a URL, and fsspec or its package for that kind is not installed.
     """
 
@@ -96,17 +96,17 @@ class Checkpointer:
         """Saves a state as the checkpoint of a step, and deletes what ``keep_last`` does not keep.
 
         Args:
-            step: the number of the step, 0 to 10^18 - 1; its base is the one before it.
-            state: what ``torch.save`` would be given, as :func:`gcodec.save` takes it. Tensors of the same memory are
+            step: The number of the step, 0 to 10^18 - 1; its base is the one before it.
+            state: What ``torch.save`` would be given, as :func:`gcodec.save` takes it. Tensors of the same memory are
                 stored once; parameters come back as plain tensors, and JAX arrays as numpy arrays.
 
         Returns:
             What was stored: path, base and sizes.
 
         Raises:
-            InvalidArgument: the step is there already, or the state holds something else, which the error names.
-            GcodecError: another process has been writing to the folder for minutes.
-            OSError: the disk is full, or cannot be written to. The folder is then as it was before.
+            InvalidArgument: The step is there already, or the state holds something else, which the error names.
+            GcodecError: Another process has been writing to the folder for minutes.
+            OSError: The disk is full, or cannot be written to. The folder is then as it was before.
 
         Warns:
             CheckpointWarning: the step is saved, but whole, because its base cannot be read; or a step that was to be
@@ -146,22 +146,22 @@ class Checkpointer:
         and one of any other tensor file as a dictionary of arrays.
 
         Args:
-            step: which; if None the one of the highest number, whichever run has saved it.
-            names: names of parts of the state, or patterns, as for :func:`gcodec.load`; None: all of it.
+            step: Which; if None the one of the highest number, whichever run has saved it.
+            names: Names of parts of the state, or patterns, as for :func:`gcodec.load`; None: all of it.
             like: ``"numpy"`` or ``"torch"`` for all tensors; None: each as it was saved.
             device: torch device that the torch tensors are put on; None: host memory.
-            classes: classes of your own that are not imported under the names that they were saved under, as for
+            classes: Classes of your own that are not imported under the names that they were saved under, as for
                 :func:`gcodec.load`.
-            lazy: read tensors when they are first used, as :func:`gcodec.load` does; deleting steps does no harm.
-            max_output_bytes: refuse larger states, for folders from strangers; no limit if None.
+            lazy: Read tensors when they are first used, as :func:`gcodec.load` does; deleting steps does no harm.
+            max_output_bytes: Refuse larger states, for folders from strangers; no limit if None.
 
         Raises:
-            InvalidArgument: there is no such step, no such device, or nothing of a name.
-            Corruption: its file, or one that it depends on, is damaged; the error names the file.
-            Unsupported: a step that it depends on is missing, or was exchanged for another; the error names both. Or
+            InvalidArgument: There is no such step, no such device, or nothing of a name.
+            Corruption: Its file, or one that it depends on, is damaged; the error names the file.
+            Unsupported: A step that it depends on is missing, or was exchanged for another; the error names both. Or
                 the state has an object of a class that is not known.
-            LimitExceeded: the state is above ``max_output_bytes``.
-            OSError: a file cannot be read.
+            LimitExceeded: The state is above ``max_output_bytes``.
+            OSError: A file cannot be read.
         """
         check_kind(like, device)
         check_flag("lazy", lazy)
@@ -206,7 +206,7 @@ class Checkpointer:
             step: which.
 
         Raises:
-            InvalidArgument, Corruption, Unsupported, OSError: as for :meth:`Checkpointer.load`.
+            InvalidArgument, Corruption, Unsupported, OSError: As for :meth:`Checkpointer.load`.
         """
         with self._folder.opened(step) as opened:
             for _ in opened.archive.restored(opened.entry):
@@ -216,12 +216,12 @@ class Checkpointer:
         """Deletes steps. What depends on them, and stays, is first coded anew, against an earlier step or whole.
 
         Args:
-            steps: which; all of them are deleted, or none if the files of those that stay cannot be read or written.
+            steps: Which; all of them are deleted, or none if the files of those that stay cannot be read or written.
 
         Raises:
-            InvalidArgument: there is no such step.
-            GcodecError: a step that stays is damaged, so that it cannot be coded anew; the error names its file.
-            OSError: a file cannot be written or removed.
+            InvalidArgument: There is no such step.
+            GcodecError: A step that stays is damaged, so that it cannot be coded anew; the error names its file.
+            OSError: A file cannot be written or removed.
         """
         self._folder.delete(steps)
 
@@ -229,12 +229,12 @@ class Checkpointer:
         """Deletes all steps but some, and returns those that it deleted.
 
         Args:
-            keep_last: how many of the last steps to keep, at least 1.
-            keep_every: keep the steps that are multiples of this as well, at least 1; None: no others.
+            keep_last: How many of the last steps to keep, at least 1.
+            keep_every: Keep the steps that are multiples of this as well, at least 1; None: no others.
 
         Raises:
-            InvalidArgument: a number below 1.
-            GcodecError, OSError: as for :meth:`Checkpointer.delete`.
+            InvalidArgument: A number below 1.
+            GcodecError, OSError: As for :meth:`Checkpointer.delete`.
         """
         chosen = steps_to_prune(self.steps(), keep_last, keep_every)
         self.delete(*chosen)
@@ -273,8 +273,8 @@ def by_age(steps: list[int], saved: list[int]) -> tuple[list[int], list[int]]:
     highest numbers stayed. So its own steps outlast others, and of others it counts those that it has gone past.
 
     Args:
-        steps: that are there, in ascending order.
-        saved: those that the run itself has saved, in that order; the last of them is the one at hand.
+        steps: That are there, in ascending order.
+        saved: Those that the run itself has saved, in that order; the last of them is the one at hand.
     """
     there, own = set(steps), set(saved)
     others = [step for step in steps if step not in own]

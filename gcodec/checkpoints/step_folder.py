@@ -36,13 +36,13 @@ class StepInfo:
     """A step in a folder, as its file's index tells.
 
     Attributes:
-        step: the step.
-        path: path or URL of its file.
-        base: the step that it was coded against; None if it is whole, or not known.
-        file_bytes: size of its file.
-        state_bytes: size of what it restores to; 0 if that is not known.
-        n_tensors: how many tensors it holds.
-        problem: why its index cannot be read; empty if it can.
+        step: The step.
+        path: Path or URL of its file.
+        base: The step that it was coded against; None if it is whole, or not known.
+        file_bytes: Size of its file.
+        state_bytes: Size of what it restores to; 0 if that is not known.
+        n_tensors: How many tensors it holds.
+        problem: Why its index cannot be read; empty if it can.
     """
 
     step: int
@@ -58,10 +58,10 @@ class _Output(NamedTuple):
     """A file to be written.
 
     Attributes:
-        step: whose file it is.
-        attributes: of the file; those of any new file if None.
-        progress: called with the number of bytes that were coded since the last call.
-        replaces: what the file there holds, which is to be the same in the new one; None if there is none.
+        step: Whose file it is.
+        attributes: Of the file; those of any new file if None.
+        progress: Called with the number of bytes that were coded since the last call.
+        replaces: What the file there holds, which is to be the same in the new one; None if there is none.
     """
 
     step: int
@@ -74,8 +74,8 @@ class BaseAtHand(NamedTuple):
     """The tensors of a step that need not be read from its file.
 
     Attributes:
-        identity: of the file that has them, too.
-        base: the tensors.
+        identity: Of the file that has them, too.
+        base: The tensors.
     """
 
     identity: FileIdentity
@@ -86,14 +86,14 @@ class StepFolder:
     """The steps in a folder.
 
     Args:
-        path: the folder, or a URL for fsspec; it is made when the first step is added.
-        threads: for coding and decoding; as many as the process may use if None.
+        path: The folder, or a URL for fsspec; it is made when the first step is added.
+        threads: For coding and decoding; as many as the process may use if None.
 
     Attributes:
-        path: the folder's path or URL.
+        path: The folder's path or URL.
 
     Raises:
-        GcodecError: as for :func:`gcodec.archive.folders.folder_at`.
+        GcodecError: As for :func:`gcodec.archive.folders.folder_at`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None) -> None:
@@ -109,8 +109,8 @@ class StepFolder:
         """Return what the index of a step's file tells; it is read again only after the file has changed.
 
         Raises:
-            InvalidArgument: there is no such step.
-            OSError: the file cannot be read.
+            InvalidArgument: There is no such step.
+            OSError: The file cannot be read.
         """
         name = step_name(check_step(step))
         try:
@@ -143,9 +143,9 @@ class StepFolder:
         """Opens a step with all that it depends on; it stays readable though a writer deletes it meanwhile.
 
         Raises:
-            InvalidArgument: there is no such step.
-            GcodecError: a file that it needs is missing, damaged or another one; the error says which, and the step.
-            OSError: a file cannot be read.
+            InvalidArgument: There is no such step.
+            GcodecError: A file that it needs is missing, damaged or another one; the error says which, and the step.
+            OSError: A file cannot be read.
         """
         with ExitStack() as stack:
             try:
@@ -179,17 +179,17 @@ class StepFolder:
         lose it.
 
         Args:
-            step: its number, not there yet.
-            plan: what to store.
-            full_every: as for :class:`gcodec.checkpoints.Checkpointer`.
-            at_hand: the step before, where the caller has its tensors; else they are read from its file.
-            attributes: permissions, owner and times of a file on a disk; those of any new file if None.
-            progress: called with the number of bytes of the plan that were coded since the last call.
-            tell: called with why a step is stored whole whose base cannot be read; else there is a CheckpointWarning.
+            step: Its number, not there yet.
+            plan: What to store.
+            full_every: As for :class:`gcodec.checkpoints.Checkpointer`.
+            at_hand: The step before, where the caller has its tensors; else they are read from its file.
+            attributes: Permissions, owner and times of a file on a disk; those of any new file if None.
+            progress: Called with the number of bytes of the plan that were coded since the last call.
+            tell: Called with why a step is stored whole whose base cannot be read; else there is a CheckpointWarning.
 
         Raises:
-            InvalidArgument: the step is there already, or the plan cannot be stored.
-            OSError: the file cannot be written.
+            InvalidArgument: The step is there already, or the plan cannot be stored.
+            OSError: The file cannot be written.
         """
         with one_writer(self._folder):
             self._remove_left_over()
@@ -222,9 +222,9 @@ class StepFolder:
         If the process dies, or a file cannot be read or written, all steps that were to stay are there and readable.
 
         Raises:
-            InvalidArgument: there is no such step.
-            GcodecError: a step that stays cannot be read, so that it is not known how to keep it; nothing is removed.
-            OSError: a file cannot be written or removed.
+            InvalidArgument: There is no such step.
+            GcodecError: A step that stays cannot be read, so that it is not known how to keep it; nothing is removed.
+            OSError: A file cannot be written or removed.
         """
         chosen = {check_step(step) for step in steps}
         if not chosen:
@@ -248,7 +248,7 @@ class StepFolder:
         """Return how many other steps a step needs.
 
         Raises:
-            GcodecError: one of them is missing or damaged.
+            GcodecError: One of them is missing or damaged.
         """
         count, info = 0, self.info(step)
         while info.base is not None and not info.problem and count <= MAX_CHAIN:
@@ -347,7 +347,7 @@ def _new_bases(infos: dict[int, StepInfo], chosen: set[int]) -> dict[int, int | 
     others are coded against this one. Chains only become shorter.
 
     Raises:
-        GcodecError: the index of a step that stays cannot be read.
+        GcodecError: The index of a step that stays cannot be read.
     """
     result: dict[int, int | None] = {}
     heirs: dict[int, int] = {}  # the step that becomes whole, by the whole step that goes

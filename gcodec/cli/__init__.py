@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        argv: the arguments; those of the process if None.
+        argv: The arguments; those of the process if None.
 
     Returns:
         The exit code: 0 good, 1 the data or a file is at fault, 2 the command line is, 130 interrupted.
@@ -196,7 +196,7 @@ def _signals(arrived: list[int]) -> Iterator[None]:
     """Turns SIGTERM and SIGHUP into an exception, so that they too leave nothing behind; of several signals the first.
 
     Args:
-        arrived: gets the numbers of signals that arrive, SIGINT included.
+        arrived: Gets the numbers of signals that arrive, SIGINT included.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

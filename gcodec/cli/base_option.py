@@ -27,8 +27,8 @@ def open_bases(paths: Sequence[str] | None) -> Iterator[Bases | None]:
     """The bases that the options name, each with those after it for its own archives; None without any.
 
     Raises:
-        GcodecError: there is no such file.
-        UsageError: standard input, which cannot be read twice.
+        GcodecError: There is no such file.
+        UsageError: Standard input, which cannot be read twice.
     """
     if STDIO in (paths or ()):
         raise UsageError("--base must be a file or a folder, not standard input (-)")

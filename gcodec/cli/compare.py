@@ -35,8 +35,8 @@ def compare_file(archive: ArchiveReader, entry: FileEntry, original: str, progre
     """Compares a file with its original; the differences in lossy segments that have any.
 
     Raises:
-        GcodecError: the file differs where no lossy mode was at work, or the archive is damaged.
-        OSError: the original cannot be read.
+        GcodecError: The file differs where no lossy mode was at work, or the archive is damaged.
+        OSError: The original cannot be read.
     """
     with closing(open_source(original)) as source:
         if entry.exact:
@@ -55,8 +55,8 @@ def compare_bytes(
     """Compares a file byte for byte with ``source``, which errors call ``original``.
 
     Raises:
-        GcodecError: they differ, or the archive is damaged.
-        OSError: the source cannot be read.
+        GcodecError: They differ, or the archive is damaged.
+        OSError: The source cannot be read.
     """
     if entry.size != source.size:
         raise GcodecError(f"{entry.path}: has {entry.size} bytes, {original} has {source.size}")

@@ -35,7 +35,7 @@ class CompileClock:
     """Adds up the wall time in which at least one thread is in numba's compiler, or waits for it.
 
     Attributes:
-        seconds: the sum so far, of periods that have ended.
+        seconds: The sum so far, of periods that have ended.
     """
 
     def __init__(self) -> None:

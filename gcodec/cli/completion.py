@@ -26,10 +26,10 @@ class Option(NamedTuple):
     """An option of a verb.
 
     Attributes:
-        names: as typed, ``-o`` and ``--output``.
-        text: the first line of its help, without characters that a shell would read.
-        value: what stands for its value in help; empty for an option without one.
-        choices: the values that there are, if only these.
+        names: As typed, ``-o`` and ``--output``.
+        text: The first line of its help, without characters that a shell would read.
+        value: What stands for its value in help; empty for an option without one.
+        choices: The values that there are, if only these.
     """
 
     names: tuple[str, ...]
@@ -42,10 +42,10 @@ class Command(NamedTuple):
     """A verb, or a verb of a verb, as a shell completes it.
 
     Attributes:
-        path: the words that call it: ``("series", "add")``; empty for ``gcodec`` alone.
-        verbs: its own verbs by name, each with its help.
-        options: its options.
-        choices: the values of its positional arguments, if only these.
+        path: The words that call it: ``("series", "add")``; empty for ``gcodec`` alone.
+        verbs: Its own verbs by name, each with its help.
+        options: Its options.
+        choices: The values of its positional arguments, if only these.
     """
 
     path: tuple[str, ...]

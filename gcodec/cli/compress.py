@@ -55,9 +55,9 @@ class _Added(NamedTuple):
     """A file that has been put into an archive.
 
     Attributes:
-        entry: its entry.
-        source: where the file is; None for what is no regular file.
-        state: its state when it was opened; None for what is no regular file.
+        entry: Its entry.
+        source: Where the file is; None for what is no regular file.
+        state: Its state when it was opened; None for what is no regular file.
     """
 
     entry: FileEntry
@@ -208,8 +208,8 @@ def _remark_on_versions(written: Sequence[tuple[Path, FileEntry]], in_one_archiv
     """Return what the user should know of files that have the same tensors and were compressed one by one.
 
     Args:
-        written: files on the disk, and what archives have of them.
-        in_one_archive: whether they are in the same archive, in which tensors that are equal are stored once.
+        written: Files on the disk, and what archives have of them.
+        in_one_archive: Whether they are in the same archive, in which tensors that are equal are stored once.
 
     Returns:
         The remark; None if no files have the same tensors, or too little would be saved, as far as a sample of the last
@@ -314,7 +314,7 @@ def policy_maker(args: argparse.Namespace) -> PolicyMaker:
     """Return the function that makes the policy of each file, by the options.
 
     Raises:
-        UsageError: options that cannot be given together.
+        UsageError: Options that cannot be given together.
     """
     if args.mode != "gcomp" and (args.ladder or args.literal):
         raise UsageError(f"{'--ladder' if args.ladder else '--literal'} needs --mode gcomp")
@@ -494,7 +494,7 @@ def _remove_inputs(job: ArchiveJob, added: list[_Added], args: argparse.Namespac
     """Decodes the archive once more, compares every file with its input, then removes the inputs.
 
     Raises:
-        GcodecError: an input differs from what is in the archive. All inputs are kept then.
+        GcodecError: An input differs from what is in the archive. All inputs are kept then.
     """
     assert job.target is not None  # check_options has refused streams and URLs
     with ArchiveReader(job.target, threads=args.threads, base=bases) as archive:

@@ -123,8 +123,8 @@ def archive_attributes(name: str, *, whole: bool = False) -> Attributes | None:
     """Return what restored files take from their archive: nobody may read them who may not read that.
 
     Args:
-        name: the archive's path; None is returned for standard input and a URL.
-        whole: the archive holds a single file, which is restored: it gets the archive's permissions, owner and times.
+        name: The archive's path; None is returned for standard input and a URL.
+        whole: The archive holds a single file, which is restored: it gets the archive's permissions, owner and times.
     """
     return restored_attributes(Path(name), whole=whole) if _is_local(name) else None
 

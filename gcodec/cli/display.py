@@ -41,7 +41,7 @@ def speed(count: float, seconds: float, compiling: float = 0.0) -> str:
     There is no rate of few bytes, where it would be that of starting a program.
 
     Args:
-        compiling: of that, the time in which kernels were compiled or loaded, which is left out of the rate.
+        compiling: Of that, the time in which kernels were compiled or loaded, which is left out of the rate.
     """
     share = f" ({compiling:.1f} s of that to compile kernels, this once)" if compiling >= 1 else ""
     rate = f", {size(count / max(seconds - compiling, 1e-9))}/s" if count >= MIN_RATED_BYTES else ""
@@ -244,8 +244,8 @@ class StepBar:
     """A bar of steps on stderr, with the name of what is being done; nothing where there is no terminal.
 
     Args:
-        bar: rich's display; None to show nothing.
-        task: the number that rich gives to the bar.
+        bar: Rich's display; None to show nothing.
+        task: The number that rich gives to the bar.
     """
 
     def __init__(self, bar: Any = None, task: Any = None) -> None:
@@ -267,9 +267,9 @@ def steps(title: str, total: int | None, *, quiet: bool) -> Iterator[StepBar]:
     """Show a bar on stderr if that is a terminal, for work that is counted in steps of any length, not in bytes.
 
     Args:
-        title: name of the first step.
-        total: the number of steps, or an estimate; None if it is not known.
-        quiet: show nothing.
+        title: Name of the first step.
+        total: The number of steps, or an estimate; None if it is not known.
+        quiet: Show nothing.
     """
     if quiet or not has_bars():
         yield StepBar()
@@ -292,8 +292,8 @@ def binary_stdout() -> Any:
     """Return standard output for bytes.
 
     Raises:
-        GcodecError: it is closed.
-        UsageError: it is a terminal.
+        GcodecError: It is closed.
+        UsageError: It is a terminal.
     """
     if isinstance(sys.stdout, ClosedOutput):
         raise GcodecError("standard output is closed")
@@ -306,8 +306,8 @@ def stdin_bytes() -> Any:
     """Return standard input for bytes.
 
     Raises:
-        GcodecError: it is closed.
-        UsageError: it is a terminal.
+        GcodecError: It is closed.
+        UsageError: It is a terminal.
     """
     stream: TextIO | None = sys.stdin
     if stream is None:

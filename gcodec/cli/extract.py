@@ -40,14 +40,14 @@ def extract(archive: ArchiveReader, args: argparse.Namespace, attributes: Attrib
     """Writes the tensors that ``--only`` names; what was written, for ``--json``.
 
     Args:
-        archive: where they are.
-        args: the command line.
-        attributes: of the files that are written.
+        archive: Where they are.
+        args: The command line.
+        attributes: Of the files that are written.
 
     Raises:
-        InvalidArgument: no tensor of a name.
-        Unsupported: a type that the file to be written has not.
-        UsageError: several tensors for one file, or the archive itself as the file.
+        InvalidArgument: No tensor of a name.
+        Unsupported: A type that the file to be written has not.
+        UsageError: Several tensors for one file, or the archive itself as the file.
     """
     chosen = find_tensors(archive, args.only)
     if args.output == STDIO:
@@ -114,7 +114,7 @@ def find_tensors(archive: ArchiveReader, names: Iterable[str]) -> list[Found]:
     FILE may leave out folders at the front of a path.
 
     Raises:
-        InvalidArgument: a name that no tensor has, or that tensors of several files have.
+        InvalidArgument: A name that no tensor has, or that tensors of several files have.
     """
     found: dict[tuple[str, str], Found] = {}
     for name in names:
@@ -130,8 +130,8 @@ def find_files(archive: ArchiveReader, names: Iterable[str]) -> list[FileEntry]:
     folders at the front may be left out.
 
     Raises:
-        InvalidArgument: a name that several files have, which are in several folders.
-        UsageError: some names stand for tensors, others for files.
+        InvalidArgument: A name that several files have, which are in several folders.
+        UsageError: Some names stand for tensors, others for files.
     """
     asked, chosen, of_tensors = list(names), set[str](), list[str]()
     for name in asked:

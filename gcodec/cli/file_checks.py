@@ -22,7 +22,7 @@ class FilesRead:
     read thousands of archives, and write what is in each by itself.
 
     Args:
-        paths: of the files; one that is not there is left to whoever reads it.
+        paths: Of the files; one that is not there is left to whoever reads it.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:

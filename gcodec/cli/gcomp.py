@@ -29,15 +29,15 @@ class DumpPolicy:
     Levels are found part by part from the same part of parameter and state, so memory does not grow with the tensors.
 
     Args:
-        plan: a ``.safetensors`` dump.
+        plan: A ``.safetensors`` dump.
         ladder: ``"fine"`` or ``"paper"``.
         rounding: ``"nearest"`` or ``"truncate"``.
         literal: GComp as published, whatever ``ladder`` and ``rounding`` say.
 
     Raises:
-        InvalidArgument: the file is no dump.
-        Unsupported: a dump of another version, or of an optimizer without a rule.
-        Corruption: its metadata is malformed.
+        InvalidArgument: The file is no dump.
+        Unsupported: A dump of another version, or of an optimizer without a rule.
+        Corruption: Its metadata is malformed.
     """
 
     def __init__(self, plan: FilePlan, ladder: str = "fine", rounding: str = "nearest", literal: bool = False) -> None:

@@ -23,10 +23,10 @@ class InputFile:
     """A file to archive.
 
     Attributes:
-        source: where the file is; None for standard input and for a URL.
-        path: its path in the archive; empty for one by its kind.
+        source: Where the file is; None for standard input and for a URL.
+        path: Its path in the archive; empty for one by its kind.
         named: True if the user named this very file, so that it must be of the kind that its suffix says.
-        url: where the file is, if that is a URL; empty otherwise.
+        url: Where the file is, if that is a URL; empty otherwise.
     """
 
     source: Path | None
@@ -40,10 +40,10 @@ class ArchiveJob:
     """An archive to write.
 
     Attributes:
-        target: path of the archive; None for standard output and for a URL.
-        members: files that go into it.
-        skipped: files of a folder that cannot go into an archive, each with the reason, as a line.
-        url: where the archive is to be put, if that is a URL; empty otherwise.
+        target: Path of the archive; None for standard output and for a URL.
+        members: Files that go into it.
+        skipped: Files of a folder that cannot go into an archive, each with the reason, as a line.
+        url: Where the archive is to be put, if that is a URL; empty otherwise.
     """
 
     target: Path | None
@@ -77,8 +77,8 @@ def jobs_for(inputs: Sequence[str], output: str | None) -> list[ArchiveJob]:
     all inputs go into that one archive.
 
     Raises:
-        GcodecError: an input does not exist, or a folder has no file that can be archived.
-        UsageError: standard input more than once, or a file to be archived as target.
+        GcodecError: An input does not exist, or a folder has no file that can be archived.
+        UsageError: Standard input more than once, or a file to be archived as target.
     """
     names = [name for pattern in inputs for name in _expanded(pattern)]
     if names.count(STDIO) > 1:
@@ -149,10 +149,10 @@ def _members_at(url: str, skipped: list[str]) -> list[InputFile]:
     """Return the file at a URL, or all files below a folder there, which are read in place.
 
     Args:
-        skipped: gets a line for each file that cannot go into an archive.
+        skipped: Gets a line for each file that cannot go into an archive.
 
     Raises:
-        GcodecError: there is no file in the folder.
+        GcodecError: There is no file in the folder.
     """
     top = _last_of(url)
     if not is_folder_at(url):

@@ -34,8 +34,8 @@ def joined_tensors(
     as the format has no other way. The largest elements come first, so that all values are aligned.
 
     Raises:
-        InvalidArgument: no tensors, or two of the same name.
-        Unsupported: a tensor of a type that the format lacks.
+        InvalidArgument: No tensors, or two of the same name.
+        Unsupported: A tensor of a type that the format lacks.
     """
     if not tensors:
         raise InvalidArgument(f"{archive.name}: holds no tensors that a {SUFFIX} file could take")

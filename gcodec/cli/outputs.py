@@ -20,12 +20,12 @@ def whole_file(place: str, *, force: bool, attributes: Attributes | None = None)
     """Give a file to write to, which appears when the block ends well.
 
     Args:
-        place: path or URL of the file.
-        force: replace a file that is there.
-        attributes: permissions, owner and times of a file at a path; those of any new file if None.
+        place: Path or URL of the file.
+        force: Replace a file that is there.
+        attributes: Permissions, owner and times of a file at a path; those of any new file if None.
 
     Raises:
-        GcodecError: there is a file already, and ``force`` is False.
+        GcodecError: There is a file already, and ``force`` is False.
     """
     if is_url(place):
         check_free_url(place, force=force)
@@ -41,8 +41,8 @@ class PlacesRead:
     """The files and URLs that a command reads, to tell them from URLs that it is to write to; resolved once.
 
     Args:
-        inputs: their paths and URLs, or ``-``.
-        bases: those of ``--base``, if it was given.
+        inputs: Their paths and URLs, or ``-``.
+        bases: Those of ``--base``, if it was given.
     """
 
     def __init__(self, inputs: Sequence[str], bases: Sequence[str] | None) -> None:

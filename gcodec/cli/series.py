@@ -104,7 +104,7 @@ def _folder(args: argparse.Namespace) -> StepFolder:
     """Return the folder, which must be there.
 
     Raises:
-        GcodecError: there is no such folder.
+        GcodecError: There is no such folder.
     """
     if not is_folder_at(args.folder):
         raise GcodecError(f"{args.folder}: no such folder")
@@ -160,9 +160,9 @@ def _add_file(
     """Adds a file; returns what was stored.
 
     Args:
-        folder: where it goes.
-        args: the options.
-        problems: gets a line if the step had to be stored whole, and if the file has changed meanwhile, which is kept.
+        folder: Where it goes.
+        args: The options.
+        problems: Gets a line if the step had to be stored whole, and if the file has changed meanwhile, which is kept.
     """
     begin, path, name = time.perf_counter(), path_or_none(place), name_at(place)
     if why := unsafe_path(name):

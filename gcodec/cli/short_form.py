@@ -54,10 +54,10 @@ def verb_line(argv: Sequence[str]) -> list[str] | None:
     Output that goes elsewhere is to be an archive, in which help would be taken for one.
 
     Args:
-        argv: a command line whose first word is no verb.
+        argv: A command line whose first word is no verb.
 
     Raises:
-        UsageError: options that choose different verbs, an option that gcodec lacks, or a word that is neither a verb
+        UsageError: Options that choose different verbs, an option that gcodec lacks, or a word that is neither a verb
             nor a file, or there is neither a word nor anything to read.
     """
     end = argv.index(END) if END in argv else len(argv)

@@ -118,8 +118,8 @@ def _missing(name: str, files: list[dict[str, Any]]) -> list[str]:
     chose, and what lies beside these is no concern of theirs.
 
     Args:
-        name: of the archive; it may lie in the folder itself.
-        files: a row for each file of the archive, with its original.
+        name: Of the archive; it may lie in the folder itself.
+        files: A row for each file of the archive, with its original.
     """
     tops = {row["path"].partition("/")[0] if "/" in row["path"] else "" for row in files}
     if len(tops) != 1 or tops == {""}:

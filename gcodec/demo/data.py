@@ -112,7 +112,7 @@ def read_standard_library(limit: int | None = None) -> str:
     """Return the standard library's sources as one text, or its first ``limit`` characters.
 
     Raises:
-        GcodecError: this Python was installed without its sources.
+        GcodecError: This Python was installed without its sources.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     texts: list[str] = []

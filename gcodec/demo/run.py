@@ -76,11 +76,11 @@ def run_demo(
     """Run the whole demo.
 
     Args:
-        out: where dumps, pictures and tables go.
-        quick: a few training steps and one round of timing, to see that everything works.
-        drops: train on while the learning rate falls to a tenth twice.
-        recorded: a folder of dumps to measure, instead of training.
-        show: progress bars.
+        out: Where dumps, pictures and tables go.
+        quick: A few training steps and one round of timing, to see that everything works.
+        drops: Train on while the learning rate falls to a tenth twice.
+        recorded: A folder of dumps to measure, instead of training.
+        show: Progress bars.
 
     Returns:
         0, or 1 if a round trip of gcodec failed.

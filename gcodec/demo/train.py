@@ -39,13 +39,13 @@ class TrainingPlan:
     """The length of a training, and what is kept of it.
 
     Attributes:
-        steps: iterations in all.
-        recorded: the iterations to dump.
-        observe_every: iterations between two entries of ``observations.json``; recorded ones are entered too.
-        batch: images, or sequences of ``CONTEXT`` tokens, per iteration.
-        corpus: characters of text to read (None for all); language models only.
-        vocabulary: tokens; language models only.
-        drops: steps after which the learning rate falls to a tenth.
+        steps: Iterations in all.
+        recorded: The iterations to dump.
+        observe_every: Iterations between two entries of ``observations.json``; recorded ones are entered too.
+        batch: Images, or sequences of ``CONTEXT`` tokens, per iteration.
+        corpus: Characters of text to read (None for all); language models only.
+        vocabulary: Tokens; language models only.
+        drops: Steps after which the learning rate falls to a tenth.
     """
 
     steps: int
@@ -101,9 +101,9 @@ class TrainingTask:
     """A model and its optimizer.
 
     Attributes:
-        loss: the loss of so many examples drawn at random, to call ``backward()`` on.
-        warm_up: steps over which the learning rate rises.
-        clip: the largest norm of all gradients together; None for no limit. What is recorded has been clipped.
+        loss: The loss of so many examples drawn at random, to call ``backward()`` on.
+        warm_up: Steps over which the learning rate rises.
+        clip: The largest norm of all gradients together; None for no limit. What is recorded has been clipped.
     """
 
     model: torch.nn.Module
@@ -124,10 +124,10 @@ def train(
     """Trains model ``name`` (a key of ``TASKS``) and writes its dumps under ``folder/name``.
 
     Args:
-        folder: the parent of the model's own folder.
-        plan: how long to train; ``PLANS[name]`` if None.
-        progress: a running rich progress display to add a bar to, or None for silence.
-        watch: called with each step's number just before the optimizer's step; must change nothing.
+        folder: The parent of the model's own folder.
+        plan: How long to train; ``PLANS[name]`` if None.
+        progress: A running rich progress display to add a bar to, or None for silence.
+        watch: Called with each step's number just before the optimizer's step; must change nothing.
     """
     plan = plan or PLANS[name]
     torch.manual_seed(SEED)
@@ -238,8 +238,8 @@ def set_rates(task: TrainingTask, base_rates: Sequence[float], step: int, drops:
     """Raises the learning rate linearly over the first ``warm_up`` steps, and lets it fall to a tenth after drops.
 
     Args:
-        base_rates: rate of each group of parameters, where it neither rises nor has fallen.
-        step: number of the step, from 1 on.
+        base_rates: Rate of each group of parameters, where it neither rises nor has fallen.
+        step: Number of the step, from 1 on.
     """
     scale = min(1.0, step / task.warm_up) if task.warm_up else 1.0
     for group, rate in zip(task.optimizer.param_groups, base_rates, strict=True):

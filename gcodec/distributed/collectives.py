@@ -56,16 +56,16 @@ class GroupOptions:
     Attributes:
         mode: ``Lossless()`` or ``FixedBits(k)``. NearLossless needs the parameters, which a process group does not see
             and of which FSDP has only shards.
-        min_bytes: bytes; smaller tensors go through Gloo uncompressed.
-        threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
-        timeout: time after which a silent rank is an error. Default: the ``timeout=`` that torch was given.
-        bypass: policy that measures whether compression pays, for collectives that repeat from step to step; None
+        min_bytes: Bytes; smaller tensors go through Gloo uncompressed.
+        threads: Threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
+        timeout: Time after which a silent rank is an error. Default: the ``timeout=`` that torch was given.
+        bypass: Policy that measures whether compression pays, for collectives that repeat from step to step; None
             always compresses.
-        refresh: when the codebooks that ranks share are renewed. Each kind of collective that repeats has one, up to
+        refresh: When the codebooks that ranks share are renewed. Each kind of collective that repeats has one, up to
             256; every 16 collectives count as a step. None: every frame carries its own codebook.
 
     Raises:
-        InvalidArgument: an option has another type or value.
+        InvalidArgument: An option has another type or value.
     """
 
     mode: Lossless | FixedBits = field(default_factory=Lossless)
@@ -106,10 +106,10 @@ class _Call(NamedTuple):
     """The facts by which a collective is recognized when it comes again in a later step.
 
     Attributes:
-        name: the operation.
-        passes: passes around a ring that the uncompressed operation takes: 2 for an all-reduce, 1 for its halves.
-        n_bytes: bytes of its tensors.
-        dtype: type of its tensors.
+        name: The operation.
+        passes: Passes around a ring that the uncompressed operation takes: 2 for an all-reduce, 1 for its halves.
+        n_bytes: Bytes of its tensors.
+        dtype: Type of its tensors.
     """
 
     name: str
@@ -122,8 +122,8 @@ class _Confirmed(NamedTuple):
     """Says how ranks confirm a reduce-scatter on a device to each other.
 
     Attributes:
-        is_left: by :meth:`Collectives.begin_confirming`.
-        touched: else with those that follow, if these touch none of the tensors; at once if there are none.
+        is_left: By :meth:`Collectives.begin_confirming`.
+        touched: Else with those that follow, if these touch none of the tensors; at once if there are none.
     """
 
     is_left: bool
@@ -134,12 +134,12 @@ class Collectives:
     """Starts compressed collectives on lanes, and counts them.
 
     Args:
-        options: how to compress.
-        label: begins the texts of errors.
-        on_gpu: take tensors on CUDA devices, too.
+        options: How to compress.
+        label: Begins the texts of errors.
+        on_gpu: Take tensors on CUDA devices, too.
 
     Attributes:
-        log: says what is not compressed.
+        log: Says what is not compressed.
     """
 
     def __init__(self, options: GroupOptions, label: str, *, on_gpu: bool = False) -> None:
@@ -175,11 +175,11 @@ class Collectives:
         The first call for a group is collective: ranks compare their options.
 
         Args:
-            tensors: the tensors of one collective.
+            tensors: The tensors of one collective.
 
         Raises:
-            Unsupported: the tensors are floats on a device that is neither the CPU nor a CUDA device, or on several.
-            PeerError: ranks were given different options.
+            Unsupported: The tensors are floats on a device that is neither the CPU nor a CUDA device, or on several.
+            PeerError: Ranks were given different options.
         """
         first = tensors[0] if tensors else None
         if first is None or group.size() == 1:
@@ -215,9 +215,9 @@ class Collectives:
         """Say in the log, once for each reason, that tensors are sent uncompressed; small ones are not worth a line.
 
         Args:
-            tensors: the tensors of one collective.
+            tensors: The tensors of one collective.
             reason: why.
-            is_expected: they are not gradients, or the like, for whose sake somebody compresses.
+            is_expected: They are not gradients, or the like, for whose sake somebody compresses.
         """
         n_bytes = sum(tensor.nbytes for tensor in tensors if tensor.layout == torch.strided)
         is_sparse = any(tensor.layout != torch.strided for tensor in tensors)
@@ -229,7 +229,7 @@ class Collectives:
         """Return True for a mean, False for a sum; None for any other reduce operation, of which the log hears.
 
         Args:
-            tensors: the tensors of the collective.
+            tensors: The tensors of the collective.
         """
         # Compared one by one: ``in`` does not work on torch's operations.
         if op == dist.ReduceOp.AVG or op == dist.ReduceOp.SUM:
@@ -244,15 +244,15 @@ class Collectives:
         """Start the all-reduce of tensors of one type, in place; they travel as one.
 
         Args:
-            tensors: dense floats, for which :meth:`suits` returned True.
-            mean: divide the sum by the number of ranks.
+            tensors: Dense floats, for which :meth:`suits` returned True.
+            mean: Divide the sum by the number of ranks.
 
         Returns:
             The work, whose value is the list of tensors; None where the bypass found that compression does not pay:
             then the caller makes the collective itself.
 
         Raises:
-            PeerError: the group's lane is broken, or takes nothing more.
+            PeerError: The group's lane is broken, or takes nothing more.
         """
         call = _Call("all-reduce", 2, sum(tensor.nbytes for tensor in tensors), tensors[0].dtype)
         lane, kind, counters = self._begin(group, call, is_on_gpu(tensors[0]))
@@ -295,9 +295,9 @@ class Collectives:
         """Start the reduce-scatter of pairs of tensors.
 
         Args:
-            pairs: each a whole tensor, and the tensor that takes this rank's part of its sum.
-            mean: divide the sum by the number of ranks.
-            later: for tensors on a device that no other collective writes to, and of which nobody reads the parts
+            pairs: Each a whole tensor, and the tensor that takes this rank's part of its sum.
+            mean: Divide the sum by the number of ranks.
+            later: For tensors on a device that no other collective writes to, and of which nobody reads the parts
                 before the futures of :meth:`begin_confirming` are done: what to call them in errors. The next
                 collective is then encoded while these travel, and the work has an error only on ranks that find one.
 
@@ -305,7 +305,7 @@ class Collectives:
             The work, whose value is the list of parts; or None, as for :meth:`all_reduce`.
 
         Raises:
-            PeerError: the group's lane is broken, or takes nothing more.
+            PeerError: The group's lane is broken, or takes nothing more.
         """
         call = _Call("reduce-scatter", 1, sum(whole.nbytes for whole, _ in pairs), pairs[0][0].dtype)
         lane, kind, counters = self._begin(group, call, is_on_gpu(pairs[0][0]))
@@ -350,14 +350,14 @@ class Collectives:
         """Start the all-gather of a tensor in CPU memory, without loss whatever the mode is.
 
         Args:
-            whole: contiguous, takes the values of all ranks.
-            part: this rank's values, contiguous; perhaps where ``whole`` has them.
+            whole: Contiguous, takes the values of all ranks.
+            part: This rank's values, contiguous; perhaps where ``whole`` has them.
 
         Returns:
             The work, whose value is ``[whole]``; or None, as for :meth:`all_reduce`.
 
         Raises:
-            PeerError: the group's lane is broken, or takes nothing more.
+            PeerError: The group's lane is broken, or takes nothing more.
         """
         call = _Call("all-gather", 1, whole.nbytes, whole.dtype)
         lane, kind, counters = self._begin(group, call, False, _EXACT)
@@ -405,9 +405,9 @@ class Collectives:
         """Return the shared codebook of a collective, if there are any. Called on the lane's thread.
 
         Args:
-            name: the operation.
-            flat: its values, those of all ranks.
-            mode: how they may be changed, if not as the options say.
+            name: The operation.
+            flat: Its values, those of all ranks.
+            mode: How they may be changed, if not as the options say.
         """
         if self.options.refresh is None:
             return None
@@ -504,9 +504,9 @@ def _with_end(
     """Return one job that runs several, then ``end``, whose value it has.
 
     Args:
-        end: called when all have ended.
-        written: what they write to.
-        leave: called if jobs go on by themselves when they have run, where they may: then so does the one that is
+        end: Called when all have ended.
+        written: What they write to.
+        leave: Called if jobs go on by themselves when they have run, where they may: then so does the one that is
             returned.
     """
     # Tensors of inference mode may be written to only in that mode, which is each thread's own: the lane enters it.

@@ -59,8 +59,8 @@ class Message(NamedTuple):
     """A message to send.
 
     Attributes:
-        buffer: the memory, which begins with room for a header, uint8.
-        values: the values behind the header, a view of the buffer.
+        buffer: The memory, which begins with room for a header, uint8.
+        values: The values behind the header, a view of the buffer.
     """
 
     buffer: torch.Tensor
@@ -71,9 +71,9 @@ class ConversationRunner:
     """Runs one conversation among the ranks of a lane. Its methods are called on the lane's thread.
 
     Args:
-        terms: facts that ranks must have in common, compared by repr.
-        counters: counts bytes and seconds.
-        label: names the conversation in errors.
+        terms: Facts that ranks must have in common, compared by repr.
+        counters: Counts bytes and seconds.
+        label: Names the conversation in errors.
     """
 
     def __init__(self, lane: Lane, terms: tuple[object, ...], counters: Counters, label: str = "") -> None:
@@ -88,9 +88,9 @@ class ConversationRunner:
         """Run a conversation and return its value.
 
         Raises:
-            PeerError: another rank failed, is silent, or has other terms.
-            Corruption: a message arrived damaged.
-            Exception: what the conversation itself raised; the other ranks are told.
+            PeerError: Another rank failed, is silent, or has other terms.
+            Corruption: A message arrived damaged.
+            Exception: What the conversation itself raised; the other ranks are told.
         """
         exchange, start = self._start(), perf_counter()
         try:
@@ -188,9 +188,9 @@ class ConversationRunner:
         """Exchange values, whose number is known on both sides.
 
         Args:
-            exchange: sends and receives messages.
-            messages: what to send, by the rank that receives it.
-            like: tensors like those that come, by the rank that sends them.
+            exchange: Sends and receives messages.
+            messages: What to send, by the rank that receives it.
+            like: Tensors like those that come, by the rank that sends them.
 
         Returns:
             The values that the other ranks have sent, by rank.
@@ -219,8 +219,8 @@ class ConversationRunner:
         """Exchange payloads, whose sizes only their senders know.
 
         Args:
-            exchange: sends and receives messages.
-            payloads: what to send, by the rank that receives it; this rank's own goes nowhere.
+            exchange: Sends and receives messages.
+            payloads: What to send, by the rank that receives it; this rank's own goes nowhere.
 
         Returns:
             Every rank's payload for this one, by rank.
@@ -275,19 +275,19 @@ def converse(
     It runs on the group's lane, after all that was submitted before, and the call waits for its end.
 
     Args:
-        conversation: a generator of requests (``gcodec.compressors.contract``).
-        group: the process group; default the world.
-        terms: facts that ranks must have in common, compared by repr.
-        counters: takes the counts of bytes and seconds, if given.
+        conversation: A generator of requests (``gcodec.compressors.contract``).
+        group: The process group; default the world.
+        terms: Facts that ranks must have in common, compared by repr.
+        counters: Takes the counts of bytes and seconds, if given.
 
     Returns:
         What the generator returned.
 
     Raises:
         InvalidArgument: ``conversation`` is no generator, or ``terms`` no tuple.
-        PeerError: another rank failed, is silent, or has other terms; the error names it.
-        Corruption: a message arrived damaged.
-        Exception: what the conversation itself raised. After any of these the lane takes nothing more.
+        PeerError: Another rank failed, is silent, or has other terms; the error names it.
+        Corruption: A message arrived damaged.
+        Exception: What the conversation itself raised. After any of these the lane takes nothing more.
     """
     check_conversation(conversation)
     if not isinstance(terms, tuple):

@@ -21,15 +21,15 @@ def warmup(device: Any, group: dist.ProcessGroup | None = None, *, timeout: time
     the group make this call, each with its own device.
 
     Args:
-        device: this rank's CUDA device.
-        group: the process group of the collectives to come, default the world's.
-        timeout: time after which a silent rank is an error, as for the group's collectives; default the group's own.
+        device: This rank's CUDA device.
+        group: The process group of the collectives to come, default the world's.
+        timeout: Time after which a silent rank is an error, as for the group's collectives; default the group's own.
             Only the first call's on a group counts, be it this one or a collective.
 
     Raises:
-        InvalidArgument: an argument has another type or value.
-        Unsupported: there is no such device, or nothing compiles for it.
-        PeerError: the exchange failed.
+        InvalidArgument: An argument has another type or value.
+        Unsupported: There is no such device, or nothing compiles for it.
+        PeerError: The exchange failed.
     """
     check_group_member(group)
     timeout = check_optional_duration("timeout", timeout)

@@ -67,27 +67,27 @@ class DiLoCo:
     statistics or the inner optimizer's state, stays each rank's own, as in the paper.
 
     Args:
-        optimizer: the outer optimizer, a torch optimizer of the parameters that the inner one trains. All of them must
+        optimizer: The outer optimizer, a torch optimizer of the parameters that the inner one trains. All of them must
             be floats, in CPU memory or on one CUDA device. So is what this object keeps of them.
-        every: inner steps between exchanges (H in the paper).
-        mode: lossless by default; ``NearLossless(outer)`` needs an outer optimizer with a rule. The other modes keep
+        every: Inner steps between exchanges (H in the paper).
+        mode: Lossless by default; ``NearLossless(outer)`` needs an outer optimizer with a rule. The other modes keep
             what they do not send for later rounds: ``Visible()`` sends only what the next forward pass in bfloat16
             would see; a compressor, such as ``Blockwise(2)`` or ``TopK(0.03)``, or a CompressionPlan of one, few bits
             or few values; "fp8", "int8" and "int4" are the plans of these names.
-        parts: into so many parts the parameters are divided, as even as can be. They take turns: every
+        parts: Into so many parts the parameters are divided, as even as can be. They take turns: every
             ``every / parts`` steps one of them is exchanged and takes its outer step. With ``Streaming(parts,
             overlap_steps)`` inner steps go on meanwhile, fewer than ``every / parts``; not with ``NearLossless``, which
             reads the parameters during the exchange.
-        group: the process group; default the world.
-        min_bytes: bytes; smaller exchanges go through Gloo uncompressed, but for modes that keep back: plans have a
+        group: The process group; default the world.
+        min_bytes: Bytes; smaller exchanges go through Gloo uncompressed, but for modes that keep back: plans have a
             ``min_values`` of their own.
-        threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
-        timeout: time after which a silent rank is an error; default the group's own.
+        threads: Threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
+        timeout: Time after which a silent rank is an error; default the group's own.
 
     Raises:
-        InvalidArgument: an argument has another type or value, or a parameter another type, no memory of its own for
+        InvalidArgument: An argument has another type or value, or a parameter another type, no memory of its own for
             each value, or is a DTensor; or the optimizer needs a closure (LBFGS) or sparse gradients (SparseAdam).
-        Unsupported: parameters on another kind of device or on several, or an optimizer without a rule.
+        Unsupported: Parameters on another kind of device or on several, or an optimizer without a rule.
     """
 
     def __init__(
@@ -172,9 +172,9 @@ class DiLoCo:
             True if an outer step was taken.
 
         Raises:
-            PeerError: another rank failed or is silent. The parameters are then those of the last outer step.
-            Corruption: a message arrived damaged, with the same result.
-            InvalidArgument: the optimizer holds other parameters than when this object was made.
+            PeerError: Another rank failed or is silent. The parameters are then those of the last outer step.
+            Corruption: A message arrived damaged, with the same result.
+            InvalidArgument: The optimizer holds other parameters than when this object was made.
         """
         self.steps += 1
         turn, rest = divmod(self.steps, self.every // self.parts)
@@ -199,8 +199,8 @@ class DiLoCo:
         first.
 
         Raises:
-            PeerError: another rank failed or is silent. The parameters are then those of the last outer step.
-            Corruption: a message arrived damaged, with the same result.
+            PeerError: Another rank failed or is silent. The parameters are then those of the last outer step.
+            Corruption: A message arrived damaged, with the same result.
         """
         self._end_overlapped()
         self._exchange([*range(len(self._anchors))], flush=True)
@@ -310,10 +310,10 @@ class DiLoCo:
         one.
 
         Args:
-            lane: the lane of the group.
-            gradients: outer gradients by the numbers of their parameters.
-            params: likewise the parameters as they were after the last outer step.
-            flush: send everything, the residuals included.
+            lane: The lane of the group.
+            gradients: Outer gradients by the numbers of their parameters.
+            params: Likewise the parameters as they were after the last outer step.
+            flush: Send everything, the residuals included.
         """
         if self._kept_back is not None:
             return self._averaged_by_plan(lane, self._kept_back, gradients, params, flush)
@@ -399,8 +399,8 @@ class DiLoCo:
         average, to be applied when it is due.
 
         Raises:
-            PeerError: another rank failed in that exchange, or is silent.
-            Corruption: a message of it arrived damaged.
+            PeerError: Another rank failed in that exchange, or is silent.
+            Corruption: A message of it arrived damaged.
         """
         anchors = [anchor.clone() for anchor in self._anchors]
         state = {"version": 1, "steps": self.steps, "anchors": anchors, "optimizer": self.optimizer.state_dict()}
@@ -415,10 +415,10 @@ class DiLoCo:
         """Go on from a :meth:`state_dict`. Load the model's parameters separately, after making this object.
 
         Args:
-            state: what :meth:`state_dict` returned.
+            state: What :meth:`state_dict` returned.
 
         Raises:
-            InvalidArgument: the state is not one of these parameters, or holds the residual of another rank or mode.
+            InvalidArgument: The state is not one of these parameters, or holds the residual of another rank or mode.
         """
         check_state(state)
         is_amid = state.get("version") == 2  # in the middle of an exchange
@@ -458,7 +458,7 @@ def _divided(params: list[torch.Tensor], parts: int) -> list[list[int]]:
     """Return the numbers of the parameters of each part, in order, the parts as even as can be in bytes.
 
     Raises:
-        InvalidArgument: there are fewer parameters than parts.
+        InvalidArgument: There are fewer parameters than parts.
     """
     if parts > max(len(params), 1):
         raise InvalidArgument(f"parts must be at most the number of parameters, {len(params)}, not {parts}")

@@ -55,7 +55,7 @@ class UnderWay:
         end of backward()     the end of the last one is waited for; ranks confirm all to each other
 
     Args:
-        collectives: makes the compressed ones.
+        collectives: Makes the compressed ones.
     """
 
     def __init__(self, collectives: Collectives, model: torch.nn.Module) -> None:
@@ -119,8 +119,8 @@ class CompressedReduceScatter(_Allocating):
     """The reduce-scatter of a module's gradients under FSDP2, with the interface of torch's ``ReduceScatter``.
 
     Args:
-        collectives: makes the compressed ones.
-        under_way: those of all modules.
+        collectives: Makes the compressed ones.
+        under_way: Those of all modules.
         parameters: torch's group of the module's parameters; None of a module without own ones.
     """
 
@@ -138,19 +138,19 @@ class CompressedReduceScatter(_Allocating):
         """Sum or average a tensor over the group, and keep this rank's part.
 
         Args:
-            output_tensor: takes this rank's part of the result: before the backward pass ends, if FSDP does not read it
+            output_tensor: Takes this rank's part of the result: before the backward pass ends, if FSDP does not read it
                 earlier; else before this returns.
-            input_tensor: the whole tensor.
-            group: the process group of the shards.
-            op: the reduce operation.
-            async_op: return at once.
+            input_tensor: The whole tensor.
+            group: The process group of the shards.
+            op: The reduce operation.
+            async_op: Return at once.
 
         Returns:
             A work to wait for if ``async_op``, else None.
 
         Raises:
-            PeerError: another rank failed or is silent, now or in an earlier call of this backward pass.
-            Corruption: a message arrived damaged, likewise.
+            PeerError: Another rank failed or is silent, now or in an earlier call of this backward pass.
+            Corruption: A message arrived damaged, likewise.
         """
         later = not async_op and op != dist.ReduceOp.SUM and _is_only_kept(output_tensor, self._parameters)
         if input_tensor.is_complex():  # a sum of complex numbers is one of their parts
@@ -182,8 +182,8 @@ class _ReplicaAverage:
     """The hook that averages shards over the replicas, compressed.
 
     Args:
-        collectives: makes the compressed ones.
-        group: the replicas' process group.
+        collectives: Makes the compressed ones.
+        group: The replicas' process group.
     """
 
     def __init__(self, collectives: Collectives, group: dist.ProcessGroup) -> None:
@@ -204,7 +204,7 @@ class CompressedAllGather(_Allocating):
     """The all-gather of a module's parameters under FSDP2, without loss, with the interface of torch's ``AllGather``.
 
     Args:
-        collectives: makes the compressed ones.
+        collectives: Makes the compressed ones.
     """
 
     def __init__(self, collectives: Collectives) -> None:
@@ -220,17 +220,17 @@ class CompressedAllGather(_Allocating):
         """Gather the parts of a tensor from all ranks.
 
         Args:
-            output_tensor: takes the whole tensor.
-            input_tensor: this rank's part, perhaps where ``output_tensor`` has it.
-            group: the process group of the shards.
-            async_op: return at once. FSDP waits for a compressed one where it needs the values in any case.
+            output_tensor: Takes the whole tensor.
+            input_tensor: This rank's part, perhaps where ``output_tensor`` has it.
+            group: The process group of the shards.
+            async_op: Return at once. FSDP waits for a compressed one where it needs the values in any case.
 
         Returns:
             A work to wait for, or None where the values are there.
 
         Raises:
-            PeerError: another rank failed or is silent.
-            Corruption: a message arrived damaged.
+            PeerError: Another rank failed or is silent.
+            Corruption: A message arrived damaged.
         """
         whole, part, work = output_tensor, input_tensor, None
         if whole.is_complex():
@@ -265,25 +265,25 @@ def compress_fsdp(
     and float16 are compressed, on the device, and parameters are not.
 
     Args:
-        model: the sharded model.
+        model: The sharded model.
         mode: ``Lossless()`` (default) or ``FixedBits(k)``.
-        replicas: for models that are sharded over only one dimension of a mesh: the other dimension, or its group. The
+        replicas: For models that are sharded over only one dimension of a mesh: the other dimension, or its group. The
             shards' gradients are averaged over it, compressed, in place of HSDP's own all-reduce. (To keep HSDP's
             own and compress only that, give its dimension the backend "gcodec".)
-        parameters: gather parameters compressed, too, without loss whatever the mode is.
-        min_bytes: bytes; smaller tensors are sent uncompressed.
-        threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
-        timeout: time after which a silent rank is an error; default the group's own.
-        bypass: policy that measures whether compression pays; None always compresses.
-        refresh: when shared codebooks are renewed; None: every frame carries its own.
+        parameters: Gather parameters compressed, too, without loss whatever the mode is.
+        min_bytes: Bytes; smaller tensors are sent uncompressed.
+        threads: Threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
+        timeout: Time after which a silent rank is an error; default the group's own.
+        bypass: Policy that measures whether compression pays; None always compresses.
+        refresh: When shared codebooks are renewed; None: every frame carries its own.
 
     Returns:
         The counters: its ``stats()`` has wire bytes, ratio and seconds.
 
     Raises:
-        Unsupported: this torch has no custom communications for FSDP2, or none for a module whose parameters are
+        Unsupported: This torch has no custom communications for FSDP2, or none for a module whose parameters are
             sharded over several meshes.
-        InvalidArgument: another mode, a model without parameters that FSDP2 has sharded, a module that is replicated
+        InvalidArgument: Another mode, a model without parameters that FSDP2 has sharded, a module that is replicated
             and not sharded, or ``replicas`` that are no group, not ranks with the same shards, of a model that is
             already HSDP, or of one with an all-reduce hook of its own. No module has been changed then.
     """

@@ -22,10 +22,10 @@ class GradientSegment(NamedTuple):
     """A part of a buffer that is the gradient of one parameter.
 
     Attributes:
-        begin: position of its first value in the buffer.
-        end: position behind its last value.
-        param: the parameter.
-        stride: the order of the gradient's memory.
+        begin: Position of its first value in the buffer.
+        end: Position behind its last value.
+        param: The parameter.
+        stride: The order of the gradient's memory.
     """
 
     begin: int
@@ -38,12 +38,12 @@ class Gradients:
     """A buffer's segments, in order and without gaps between those that follow each other.
 
     Args:
-        segments: the segments, in any order.
+        segments: The segments, in any order.
 
     Attributes:
-        segments: the segments, by position.
-        ends: the position behind each segment, int64.
-        addressed: what a level chooser keeps about where the optimizer's state lies, by position of the segment.
+        segments: The segments, by position.
+        ends: The position behind each segment, int64.
+        addressed: What a level chooser keeps about where the optimizer's state lies, by position of the segment.
     """
 
     def __init__(self, segments: Sequence[GradientSegment]) -> None:
@@ -56,10 +56,10 @@ class Gradients:
         """Make the segments of parameters whose gradients lie end to end in row-major order.
 
         Args:
-            n_values: values of the buffer.
+            n_values: Values of the buffer.
 
         Raises:
-            InvalidArgument: the parameters have more or fewer values, or are no tensors.
+            InvalidArgument: The parameters have more or fewer values, or are no tensors.
         """
         for param in params:
             if not isinstance(param, torch.Tensor):
@@ -91,8 +91,8 @@ class Gradients:
         """Return the segment that counts each block of a frame, by its number: int64[n_blocks].
 
         Args:
-            begin: the position of the frame's first value in the buffer.
-            end: the position behind its last value.
+            begin: The position of the frame's first value in the buffer.
+            end: The position behind its last value.
         """
         middles = np.minimum(np.arange(begin, end, _LAYER) + _LAYER // 2, end - 1)
         return np.searchsorted(self.ends, middles, side="right")
@@ -135,7 +135,7 @@ def flat_array(tensor: torch.Tensor, stride: Sequence[int]) -> np.ndarray:
     """Return a tensor's values in another order of memory, as an array [n]; bfloat16 as bits.
 
     Args:
-        tensor: the tensor, whose memory the array shares where it has this order already.
+        tensor: The tensor, whose memory the array shares where it has this order already.
     """
     return bits_or_floats(flat_tensor(tensor, stride))
 
@@ -144,7 +144,7 @@ def flat_tensor(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """Return a tensor's values in another order of memory, as a flat tensor on its device.
 
     Args:
-        tensor: the tensor, whose memory the result shares where it has this order already.
+        tensor: The tensor, whose memory the result shares where it has this order already.
     """
     tensor = tensor.detach()
     if tensor.stride() != tuple(stride):

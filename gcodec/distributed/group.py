@@ -42,14 +42,14 @@ class CompressedGroup(dist.ProcessGroup):
     devices raise Unsupported.
 
     Args:
-        store: the store that the ranks meet through.
-        rank: this rank.
-        size: the number of ranks.
-        options: how to compress.
-        name: the name under which the backend is registered.
+        store: The store that the ranks meet through.
+        rank: This rank.
+        size: The number of ranks.
+        options: How to compress.
+        name: The name under which the backend is registered.
 
     Attributes:
-        own_store: the store of a group that torch.distributed does not know, from :meth:`made_by_hand` until it ends;
+        own_store: The store of a group that torch.distributed does not know, from :meth:`made_by_hand` until it ends;
             None for others.
     """
 
@@ -79,14 +79,14 @@ class CompressedGroup(dist.ProcessGroup):
         :meth:`shutdown` or :meth:`abort`.
 
         Args:
-            store: a part of a store that no other group uses.
-            rank: as for the class.
-            size: as for the class.
-            options: as for the class.
-            name: as for the class.
+            store: A part of a store that no other group uses.
+            rank: As for the class.
+            size: As for the class.
+            options: As for the class.
+            name: As for the class.
 
         Raises:
-            Unsupported: this torch is older than 2.11.
+            Unsupported: This torch is older than 2.11.
         """
         _check_version()
         group = cls(store, rank, size, options, name)
@@ -128,8 +128,8 @@ class CompressedGroup(dist.ProcessGroup):
         """Say in the log that a collective which moves many floats is not compressed.
 
         Args:
-            name: its name, as torch calls it.
-            arguments: its arguments.
+            name: Its name, as torch calls it.
+            arguments: Its arguments.
         """
         floats = [tensor for tensor in _tensors_in(arguments) if has_floats([tensor])]
         if floats:
@@ -188,11 +188,11 @@ def register_backend(name: str = "gcodec", options: GroupOptions | None = None) 
     precedence.
 
     Args:
-        name: the backend's name, an identifier; its case does not matter.
-        options: how its groups compress; default ``GroupOptions()``.
+        name: The backend's name, an identifier; its case does not matter.
+        options: How its groups compress; default ``GroupOptions()``.
 
     Raises:
-        InvalidArgument: another backend has the name, or it is not an identifier.
+        InvalidArgument: Another backend has the name, or it is not an identifier.
     """
     if options is not None and not isinstance(options, GroupOptions):
         raise InvalidArgument(f"options must be a GroupOptions, such as GroupOptions(), not {options!r:.80}")

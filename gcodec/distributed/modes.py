@@ -50,7 +50,7 @@ class FixedBits:
     of itself. A type with no more mantissa bits than that stays lossless.
 
     Attributes:
-        mantissa_bits: explicit mantissa bits that are kept, at least 1.
+        mantissa_bits: Explicit mantissa bits that are kept, at least 1.
 
     Raises:
         InvalidArgument: ``mantissa_bits`` is not a positive integer.
@@ -83,17 +83,17 @@ class NearLossless:
     docs/algorithms/near-lossless.md has the rule and the bound.
 
     Attributes:
-        optimizer: the live torch optimizer that will take the step, or several; their hyperparameters and state are
+        optimizer: The live torch optimizer that will take the step, or several; their hyperparameters and state are
             read anew at every step. Parameters that none of them holds keep all bits of normal values.
-        ladder: drops per level; one for all types, or by type name; default ``FINE_LADDER``. Level 0 must drop nothing.
-        loss_scale: the factor on the loss that is still in the gradients, or a function that returns it, such as a
+        ladder: Drops per level; one for all types, or by type name; default ``FINE_LADDER``. Level 0 must drop nothing.
+        loss_scale: The factor on the loss that is still in the gradients, or a function that returns it, such as a
             gradient scaler's ``get_scale``.
-        scale: stretches the rule: 1 (default) promises the codec's bound once for all ranks' contributions together
+        scale: Stretches the rule: 1 (default) promises the codec's bound once for all ranks' contributions together
             and, among more than two ranks, once for the sum; 2 promises it once for both; 0.5 twice for each.
 
     Raises:
-        Unsupported: the optimizer has no rule.
-        InvalidArgument: there is no optimizer, level 0 of a ladder drops bits, or a scale is not positive and finite.
+        Unsupported: The optimizer has no rule.
+        InvalidArgument: There is no optimizer, level 0 of a ladder drops bits, or a scale is not positive and finite.
     """
 
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
@@ -161,7 +161,7 @@ def option_of(mode: Any) -> object:
     """Return what ranks compare of a mode before the first all-reduce; its repr is what a user would write.
 
     Args:
-        mode: the mode, one of DiLoCo's included.
+        mode: The mode, one of DiLoCo's included.
     """
     if not isinstance(mode, NearLossless):
         return mode
@@ -173,7 +173,7 @@ def cast_of(mode: Any) -> str | None:
     """Return the name in torch of the 16-bit type whose accuracy is asked for by its word, "bf16" or "fp16"; or None.
 
     Args:
-        mode: what a user gave for a mode.
+        mode: What a user gave for a mode.
     """
     return {"bf16": "bfloat16", "fp16": "float16"}.get(mode) if isinstance(mode, str) else None
 
@@ -185,10 +185,10 @@ def mode_of(mode: Any, besides: str = "", names: Iterable[str] = ()) -> Mode:
     hooks of these names: each rank's values are rounded once, and their sum, in float32, once.
 
     Args:
-        besides: what the caller also takes, for the error.
+        besides: What the caller also takes, for the error.
 
     Raises:
-        InvalidArgument: anything else.
+        InvalidArgument: Anything else.
     """
     named: dict[str, Mode] = {"exact": Lossless(), **{name: FixedBits(bits) for bits, name in _BITS_OF.items()}}
     if mode is None:
@@ -211,12 +211,12 @@ def mode_by_optimizer(mode: Any, optimizer: Any) -> Mode:
     """Return near-lossless mode by an optimizer if there is one, else ``mode_of(mode)``.
 
     Args:
-        mode: as for :func:`mode_of`; "optimizer" means near-lossless mode.
-        optimizer: the torch optimizer (or several) that takes the step, or None.
+        mode: As for :func:`mode_of`; "optimizer" means near-lossless mode.
+        optimizer: The torch optimizer (or several) that takes the step, or None.
 
     Raises:
-        InvalidArgument: the arguments contradict each other.
-        Unsupported: the optimizer has no rule.
+        InvalidArgument: The arguments contradict each other.
+        Unsupported: The optimizer has no rule.
     """
     by_optimizer = isinstance(mode, str) and mode == "optimizer"
     if optimizer is None:

@@ -26,10 +26,10 @@ def outer_plan(mode: Any) -> CompressionPlan | None:
     """Return the plan of a mode of DiLoCo that keeps a residual; None for all other modes.
 
     Args:
-        mode: a compressor, which gets error feedback; a plan; "fp8", "int8" or "int4"; or anything else.
+        mode: A compressor, which gets error feedback; a plan; "fp8", "int8" or "int4"; or anything else.
 
     Raises:
-        InvalidArgument: a plan whose feedback is another one than error feedback.
+        InvalidArgument: A plan whose feedback is another one than error feedback.
     """
     if isinstance(mode, Visible):
         return CompressionPlan(mode, min_values=0, vectors=True)
@@ -50,9 +50,9 @@ class OverlappedExchange:
     """An exchange that goes on while inner steps are taken, until its outer step is due.
 
     Args:
-        numbers: of the parameters that are exchanged.
-        due: the inner step, counted from the training's beginning, that takes the outer step.
-        wait: waits for the averages and returns them; raises what the exchange raised.
+        numbers: Of the parameters that are exchanged.
+        due: The inner step, counted from the training's beginning, that takes the outer step.
+        wait: Waits for the averages and returns them; raises what the exchange raised.
     """
 
     def __init__(self, numbers: Sequence[int], due: int, wait: Callable[[], list[torch.Tensor]]) -> None:
@@ -76,10 +76,10 @@ class OverlappedExchange:
         """Return an exchange whose averages a :meth:`state_dict` holds.
 
         Args:
-            params: the parameters.
+            params: The parameters.
 
         Raises:
-            InvalidArgument: it is not one of these parameters.
+            InvalidArgument: It is not one of these parameters.
         """
         state = state if isinstance(state, Mapping) else {}
         numbers, averages = state.get("numbers"), state.get("averages")
@@ -98,13 +98,13 @@ class OuterExchange:
     """Averages outer gradients by a plan, step after step, and keeps the residuals.
 
     Args:
-        plan: the compressor, and whether what it leaves out is fed back.
-        size: the number of ranks.
+        plan: The compressor, and whether what it leaves out is fed back.
+        size: The number of ranks.
 
     Attributes:
-        averager: holds the residuals, by the number of the parameter as a string.
-        sent_values: values sent by this rank in all steps that were not flushed.
-        values: all values of these steps.
+        averager: Holds the residuals, by the number of the parameter as a string.
+        sent_values: Values sent by this rank in all steps that were not flushed.
+        values: All values of these steps.
     """
 
     def __init__(self, plan: CompressionPlan, rank: int, size: int) -> None:
@@ -123,9 +123,9 @@ class OuterExchange:
         """Return the conversation that averages outer gradients. Nothing is kept of it before :meth:`commit`.
 
         Args:
-            gradients: this rank's outer gradients, by the numbers of their parameters.
-            params: the parameters, likewise, as they were after the last outer step.
-            flush: send everything, the residuals included, as lossless frames.
+            gradients: This rank's outer gradients, by the numbers of their parameters.
+            params: The parameters, likewise, as they were after the last outer step.
+            flush: Send everything, the residuals included, as lossless frames.
 
         Returns:
             A generator of requests, which returns the averages, in the order of ``gradients``.
@@ -168,10 +168,10 @@ class OuterExchange:
         """Go on from a :meth:`state_dict`; residuals go where their parameters are.
 
         Args:
-            state: what :meth:`state_dict` returned.
+            state: What :meth:`state_dict` returned.
 
         Raises:
-            InvalidArgument: it is another rank's, or not of these parameters.
+            InvalidArgument: It is another rank's, or not of these parameters.
         """
         ours = self.averager.rank, self.averager.size
         theirs = (state.get("rank"), state.get("size")) if isinstance(state, dict) else None

@@ -27,20 +27,20 @@ class Counters:
     """Counts of all-reduces on this rank. Bytes and seconds add up, as the lane saw them.
 
     Attributes:
-        calls: all-reduces.
-        dense: all-reduces that were not compressed.
-        raw_bytes: bytes of values, as given in.
-        dense_bytes: bytes that a ring all-reduce would have sent.
-        sent_bytes: bytes sent, with every header; those of dense all-reduces taken as a ring's.
-        received_bytes: bytes received, likewise.
-        encoded_bytes: bytes of values that were encoded.
-        decoded_bytes: bytes of values that were decoded.
-        encode_seconds: seconds of encoding, levels included.
-        level_seconds: seconds of choosing levels.
-        decode_seconds: seconds of decoding.
-        sum_seconds: seconds of adding.
-        wait_seconds: seconds of waiting for the network or other ranks.
-        seconds: seconds in all.
+        calls: All-reduces.
+        dense: All-reduces that were not compressed.
+        raw_bytes: Bytes of values, as given in.
+        dense_bytes: Bytes that a ring all-reduce would have sent.
+        sent_bytes: Bytes sent, with every header; those of dense all-reduces taken as a ring's.
+        received_bytes: Bytes received, likewise.
+        encoded_bytes: Bytes of values that were encoded.
+        decoded_bytes: Bytes of values that were decoded.
+        encode_seconds: Seconds of encoding, levels included.
+        level_seconds: Seconds of choosing levels.
+        decode_seconds: Seconds of decoding.
+        sum_seconds: Seconds of adding.
+        wait_seconds: Seconds of waiting for the network or other ranks.
+        seconds: Seconds in all.
     """
 
     calls: int = 0
@@ -73,10 +73,10 @@ class Counters:
         """Count an uncompressed collective as a ring's.
 
         Args:
-            n_bytes: bytes of its tensors.
-            size: ranks in the group.
-            seconds: how long it took.
-            passes: passes around the ring: 2 for an all-reduce, 1 for half of it.
+            n_bytes: Bytes of its tensors.
+            size: Ranks in the group.
+            seconds: How long it took.
+            passes: Passes around the ring: 2 for an all-reduce, 1 for half of it.
         """
         on_ring = ring_bytes(n_bytes, size, passes)
         self.sent_bytes += on_ring
@@ -95,17 +95,17 @@ class Stats:
     """Adds up the counters of a hook's all-reduces.
 
     Attributes:
-        total: counters of all steps.
-        step: counters of the current step.
-        last_step: counters of the step that ended last.
-        buckets: counters of all steps, by bucket.
-        steps: steps ended.
-        refreshes: refreshes of shared codebooks.
-        refresh_bytes: bytes that the sums for these took.
-        bits_per_symbol: bits that a symbol took in the latest step that is known; NaN before the first with shared
+        total: Counters of all steps.
+        step: Counters of the current step.
+        last_step: Counters of the step that ended last.
+        buckets: Counters of all steps, by bucket.
+        steps: Steps ended.
+        refreshes: Refreshes of shared codebooks.
+        refresh_bytes: Bytes that the sums for these took.
+        bits_per_symbol: Bits that a symbol took in the latest step that is known; NaN before the first with shared
             codebooks.
-        entropy_per_symbol: its entropy, likewise.
-        own_codebooks: frames of this rank that the shared codebooks did not suit, and that carried one of their own.
+        entropy_per_symbol: Its entropy, likewise.
+        own_codebooks: Frames of this rank that the shared codebooks did not suit, and that carried one of their own.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Stats:
         """Add the counters of an all-reduce that has ended.
 
         Args:
-            bucket: the number of the bucket.
+            bucket: The number of the bucket.
         """
         for sums in (self.total, self.step, self.buckets.setdefault(bucket, Counters())):
             sums.add(counters)
@@ -149,13 +149,13 @@ def log_to(writer: Any, numbers: Mapping[str, Any], step: int, prefix: str = "gc
     """Write statistics to a TensorBoard ``SummaryWriter``, or anything with ``add_scalar(name, value, step)``.
 
     Args:
-        writer: the writer.
-        numbers: what ``stats()`` returned; of nested ones only those of ``last_step`` are written.
-        step: number of the training step.
-        prefix: begins the names.
+        writer: The writer.
+        numbers: What ``stats()`` returned; of nested ones only those of ``last_step`` are written.
+        step: Number of the training step.
+        prefix: Begins the names.
 
     Raises:
-        InvalidArgument: the writer has no ``add_scalar``, or the statistics are no mapping.
+        InvalidArgument: The writer has no ``add_scalar``, or the statistics are no mapping.
     """
     if not callable(getattr(writer, "add_scalar", None)):
         raise InvalidArgument(f"writer must have add_scalar(name, value, step), as a {type(writer).__name__} has not")

@@ -37,12 +37,12 @@ class StatsLog:
     :meth:`write` returns; a run that is resumed goes on in the same file.
 
     Args:
-        path: the file; folders on the way are made.
-        state: whatever has ``stats()``.
+        path: The file; folders on the way are made.
+        state: Whatever has ``stats()``.
 
     Raises:
-        InvalidArgument: the state has no ``stats()``, or ``path`` is none.
-        OSError: the file cannot be written.
+        InvalidArgument: The state has no ``stats()``, or ``path`` is none.
+        OSError: The file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str], state: HasStats) -> None:
@@ -63,11 +63,11 @@ class StatsLog:
         """Log a step. Call it between steps.
 
         Args:
-            step: its number.
-            numbers: anything else to log, such as the loss: numbers, also as tensors of one value.
+            step: Its number.
+            numbers: Anything else to log, such as the loss: numbers, also as tensors of one value.
 
         Raises:
-            InvalidArgument: one of them is not a number.
+            InvalidArgument: One of them is not a number.
         """
         if self._file is None:
             return

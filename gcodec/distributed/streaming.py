@@ -15,14 +15,14 @@ class Streaming:
     """DiLoCo's ``parts``, with exchanges that overlap with inner steps.
 
     Attributes:
-        parts: into so many parts the parameters are divided, at least 1.
-        overlap_steps: inner steps that are taken while an exchange goes on: so many after its beginning it is applied.
+        parts: Into so many parts the parameters are divided, at least 1.
+        overlap_steps: Inner steps that are taken while an exchange goes on: so many after its beginning it is applied.
             0 to wait for it.
-        mixing: from 0 to below 1, where exchanges overlap: the share of its own parameters that a rank goes on with;
+        mixing: From 0 to below 1, where exchanges overlap: the share of its own parameters that a rank goes on with;
             the rest is those after the outer step, which are the same on all ranks.
 
     Raises:
-        InvalidArgument: an attribute has another type or value.
+        InvalidArgument: An attribute has another type or value.
     """
 
     parts: int = 1

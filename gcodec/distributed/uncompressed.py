@@ -32,7 +32,7 @@ class UncompressedLog:
     """Says why something is sent uncompressed, and what to do: each reason once, on the first rank of a group.
 
     Args:
-        label: begins the lines.
+        label: Begins the lines.
     """
 
     def __init__(self, label: str) -> None:
@@ -43,9 +43,9 @@ class UncompressedLog:
         """Log a line, unless one of its kind has been logged before.
 
         Args:
-            rank: this rank in the group, of which rank 0 alone logs; None for a rank that is alone, and sends nothing.
-            kind: what the line is about.
-            level: the level, INFO for what every training has.
+            rank: This rank in the group, of which rank 0 alone logs; None for a rank that is alone, and sends nothing.
+            kind: What the line is about.
+            level: The level, INFO for what every training has.
         """
         if rank == 0 and kind not in self._said:
             self._said.add(kind)
@@ -60,7 +60,7 @@ class Awaited:
     trained without compression nothing is known here, so that its steps count, and the line says so.
 
     Args:
-        text: what to do.
+        text: What to do.
     """
 
     def __init__(self, log: UncompressedLog, text: str) -> None:
@@ -84,7 +84,7 @@ class Awaited:
         """Stop waiting: gradients have come.
 
         Args:
-            parameters: returns those whose gradients they are.
+            parameters: Returns those whose gradients they are.
         """
         _awaited.discard(self)
         if _awaited:
@@ -110,7 +110,7 @@ class UncompressedBuckets:
     Not counted is what the bypass decides to leave uncompressed: it has lines of its own.
 
     Args:
-        label: begins the lines.
+        label: Begins the lines.
     """
 
     def __init__(self, label: str) -> None:
@@ -128,8 +128,8 @@ class UncompressedBuckets:
         """Count a bucket, or a gradient.
 
         Args:
-            reason: why it is not compressed; None if it is.
-            is_small: because it is small, as a part of the gradients of most models is.
+            reason: Why it is not compressed; None if it is.
+            is_small: Because it is small, as a part of the gradients of most models is.
         """
         if reason is None:
             self._n_coded_bytes += n_bytes
@@ -143,7 +143,7 @@ class UncompressedBuckets:
         Where a part of the gradients is compressed, the first step does not count, as DDP rebuilds its buckets then.
 
         Args:
-            rank: as for :meth:`UncompressedLog.say`.
+            rank: As for :meth:`UncompressedLog.say`.
         """
         reasons, n_coded_bytes, self._reasons, self._n_coded_bytes = self._reasons, self._n_coded_bytes, {}, 0
         self._n_steps += 1
@@ -162,7 +162,7 @@ def small_reason(min_bytes: int, what: str) -> str:
     """Return the reason for what has fewer bytes than a limit.
 
     Args:
-        what: what is that small, in the plural.
+        what: What is that small, in the plural.
     """
     return f"{what} below min_bytes={min_bytes} bytes, where latency is all that counts (min_bytes=0 compresses them)"
 
@@ -171,7 +171,7 @@ def type_reason(tensor: torch.Tensor, complex_values: bool = False) -> str | Non
     """Return why a tensor's type or layout is not compressed; None if it is.
 
     Args:
-        complex_values: its floats are halves of complex numbers.
+        complex_values: Its floats are halves of complex numbers.
     """
     if tensor.layout != torch.strided:
         return "sparse tensors, which are never compressed (an embedding with sparse=False has dense gradients)"

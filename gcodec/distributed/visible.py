@@ -32,13 +32,13 @@ class Visible(Compressor):
     infinity are always sent.
 
     Attributes:
-        view: the type in which the forward pass reads parameters, ``torch.bfloat16`` or ``torch.float16``. The
+        view: The type in which the forward pass reads parameters, ``torch.bfloat16`` or ``torch.float16``. The
             parameters themselves must be float32 or float64.
-        mantissa_bits: mantissa bits that are sent of each value, at least 1; None for all. The residual keeps what this
+        mantissa_bits: Mantissa bits that are sent of each value, at least 1; None for all. The residual keeps what this
             rounds away, too.
 
     Raises:
-        InvalidArgument: an attribute has another type or value.
+        InvalidArgument: An attribute has another type or value.
     """
 
     carries_nan: ClassVar[bool] = True
@@ -65,7 +65,7 @@ class Visible(Compressor):
         """Check the types of parameters, and compile what their exchange needs.
 
         Raises:
-            InvalidArgument: a parameter is neither float32 nor float64.
+            InvalidArgument: A parameter is neither float32 nor float64.
         """
         for dtype in dict.fromkeys(param.dtype for param in params):
             if dtype not in _TYPES:

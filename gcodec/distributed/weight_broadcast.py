@@ -28,10 +28,10 @@ class _RankState(NamedTuple):
     Attributes:
         protocol: ``PROTOCOL``.
         is_source: 1 on the rank that sends, 0 elsewhere.
-        source: the rank that it takes for the source.
-        number: number of the version that it holds; on the source that of the version to send.
-        state: hash of its weights, as a signed integer; on the source of the version to send.
-        base: on the source, hash of the weights that the difference applies to; 0 elsewhere, and without a difference.
+        source: The rank that it takes for the source.
+        number: Number of the version that it holds; on the source that of the version to send.
+        state: Hash of its weights, as a signed integer; on the source of the version to send.
+        base: On the source, hash of the weights that the difference applies to; 0 elsewhere, and without a difference.
     """
 
     protocol: int
@@ -54,11 +54,11 @@ class WeightBroadcast:
     is applied on all ranks after all have checked it, or on none.
 
     Args:
-        group: the process group; None: the world.
-        source: the rank in the group that sends.
+        group: The process group; None: the world.
+        source: The rank in the group that sends.
 
     Raises:
-        InvalidArgument: the group has no such rank, or this process is not in it.
+        InvalidArgument: The group has no such rank, or this process is not in it.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, *, source: int = 0) -> None:
@@ -73,14 +73,14 @@ class WeightBroadcast:
         """Send a version to all other ranks; on the source rank, while they call :meth:`receive`.
 
         Args:
-            version: the version that the publisher has just made.
+            version: The version that the publisher has just made.
 
         Returns:
             The bytes of the message: of the difference, of the anchor, or 0 if all ranks have these weights already.
 
         Raises:
-            InvalidArgument: this is not the source rank, or ``version`` is none, such as its bytes alone.
-            PeerError: a rank could not use the version, and none has applied it; or a rank is gone.
+            InvalidArgument: This is not the source rank, or ``version`` is none, such as its bytes alone.
+            PeerError: A rank could not use the version, and none has applied it; or a rank is gone.
         """
         if self.rank != self.source:
             raise InvalidArgument(f"send() is for rank {self.source}, the source; rank {self.rank} calls receive()")
@@ -107,15 +107,15 @@ class WeightBroadcast:
         """Receive the version that the source sends, and apply it.
 
         Args:
-            subscriber: this rank's subscriber.
+            subscriber: This rank's subscriber.
 
         Returns:
             What was applied; None if all ranks had these weights already.
 
         Raises:
-            InvalidArgument: this is the source rank, or ``subscriber`` is none.
-            PeerError: another rank could not use the version; or a rank is gone. The weights are those of before.
-            GcodecError: this rank could not use the version, as :meth:`gcodec.sync.Subscriber.read` says.
+            InvalidArgument: This is the source rank, or ``subscriber`` is none.
+            PeerError: Another rank could not use the version; or a rank is gone. The weights are those of before.
+            GcodecError: This rank could not use the version, as :meth:`gcodec.sync.Subscriber.read` says.
         """
         if self.rank == self.source:
             raise InvalidArgument(f"receive() is for other ranks than {self.source}, the source, which calls send()")

@@ -24,7 +24,7 @@ def local_shards(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return this rank's shards of a state dict; they share the memory of its DTensors.
 
     Args:
-        state: name to DTensor, or to a tensor that is whole on each rank.
+        state: Name to DTensor, or to a tensor that is whole on each rank.
 
     Raises:
         InvalidArgument: ``state`` is something else.
@@ -40,8 +40,8 @@ def shard_part(state: Mapping[str, Any], group: dist.ProcessGroup | None = None)
     of float32 masters and of workers in bfloat16 do.
 
     Args:
-        state: name to DTensor, or to a tensor that is whole on each rank.
-        group: the group whose ranks are counted; None: the world.
+        state: Name to DTensor, or to a tensor that is whole on each rank.
+        group: The group whose ranks are counted; None: the world.
 
     Raises:
         InvalidArgument: ``state`` is something else.
@@ -56,12 +56,12 @@ def newest_versions(folder: VersionFolder, group: dist.ProcessGroup | None = Non
     """Return the newest version that the folders of all ranks have, and the newest that any has; collective.
 
     Args:
-        folder: the folder of this rank's part.
-        group: the ranks; None: the world.
+        folder: The folder of this rank's part.
+        group: The ranks; None: the world.
 
     Raises:
-        GcodecError, OSError: this rank's folder cannot be read.
-        PeerError: another rank's cannot be, or a rank is gone.
+        GcodecError, OSError: This rank's folder cannot be read.
+        PeerError: Another rank's cannot be, or a rank is gone.
     """
     problem: Exception | None = None
     own = [-1]
@@ -86,17 +86,17 @@ def catch_up_shards(subscriber: Subscriber, folder: VersionFolder, group: dist.P
     """Bring the shards of all ranks to the newest version that all of their folders have; collective.
 
     Args:
-        subscriber: the subscriber of this rank's shards.
-        folder: the folder of this rank's part.
-        group: the ranks; None: the world.
+        subscriber: The subscriber of this rank's shards.
+        folder: The folder of this rank's part.
+        group: The ranks; None: the world.
 
     Returns:
         How many versions were applied; 0 if there is nothing new, also where all ranks hold a later version, of a run
         that wrote there before.
 
     Raises:
-        GcodecError, OSError: as :meth:`gcodec.sync.Subscriber.catch_up` says.
-        PeerError: another rank could not apply its version, or a rank is gone.
+        GcodecError, OSError: As :meth:`gcodec.sync.Subscriber.catch_up` says.
+        PeerError: Another rank could not apply its version, or a rank is gone.
     """
     number, _ = newest_versions(folder, group)
     problem: Exception | None = None

@@ -46,18 +46,18 @@ def plan_file(
     """Return the plan of a file of any kind, told by its content.
 
     Args:
-        path: relative, ``/``-separated: under which an archive keeps the file. If it is empty, the file was a stream
+        path: Relative, ``/``-separated: under which an archive keeps the file. If it is empty, the file was a stream
             and gets a name after its kind.
-        source: the file's bytes; read from while the plan is used.
-        dtype: the type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
-        max_unpacked_bytes: a compressed ``.npz`` may take so many bytes in a temporary file; 1 MiB and 1032 times its
+        source: The file's bytes; read from while the plan is used.
+        dtype: The type of the values of a file without a header, or what the raw bits of a ``.npy`` stand for.
+        max_unpacked_bytes: A compressed ``.npz`` may take so many bytes in a temporary file; 1 MiB and 1032 times its
             own size if None, which is the most that deflate makes of it.
 
     Raises:
-        Corruption: the file says it is of a kind but is malformed.
-        WrongKind: its name says that it is of a kind, and it begins as one of another.
-        Unsupported: a ``.pt`` file that cannot be read without executing it, or a ``.gguf`` file of another version.
-        LimitExceeded: a compressed ``.npz`` is above ``max_unpacked_bytes``.
+        Corruption: The file says it is of a kind but is malformed.
+        WrongKind: Its name says that it is of a kind, and it begins as one of another.
+        Unsupported: A ``.pt`` file that cannot be read without executing it, or a ``.gguf`` file of another version.
+        LimitExceeded: A compressed ``.npz`` is above ``max_unpacked_bytes``.
         InvalidArgument: ``dtype`` does not fit, or is given for a file that has types of its own, or the file is an
             archive already.
     """

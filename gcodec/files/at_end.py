@@ -21,8 +21,8 @@ def call_at_end(owner: object, *calls: Callable[[], Any]) -> None:
     """Have calls made, in order, at the end of an object.
 
     Args:
-        owner: the object.
-        calls: functions in C, such as ``file.close``, that return None, and do not refer to ``owner``. One that raises
+        owner: The object.
+        calls: Functions in C, such as ``file.close``, that return None, and do not refer to ``owner``. One that raises
             is the last.
     """
     key, call = object(), cast(Any, operator.call)

@@ -25,12 +25,12 @@ class FileSegment(NamedTuple):
     """Bytes ``start`` to ``stop`` of the file.
 
     Attributes:
-        dtype: the codec's type of the values, None for plain bytes.
-        crc_at: places in the file that hold a zip CRC-32 of bytes ``crc_from`` to ``stop``.
-        group: shapes, in values of ``dtype``, of the small tensors that it consists of, end to end; empty for any other
+        dtype: The codec's type of the values, None for plain bytes.
+        crc_at: Places in the file that hold a zip CRC-32 of bytes ``crc_from`` to ``stop``.
+        group: Shapes, in values of ``dtype``, of the small tensors that it consists of, end to end; empty for any other
             segment.
         apart: True if it must not become a part of a group.
-        fields: what the records consist of that it holds, of plain bytes; None where it holds no records.
+        fields: What the records consist of that it holds, of plain bytes; None where it holds no records.
     """
 
     start: int
@@ -47,12 +47,12 @@ class TensorView(NamedTuple):
     """A named view of a segment.
 
     Attributes:
-        name: name of the tensor.
-        dtype: type of its elements.
-        shape: shape of the tensor.
-        segment: number of the segment.
-        offset: first element, counted in elements from the segment's beginning.
-        stride: steps in elements; None for row-major.
+        name: Name of the tensor.
+        dtype: Type of its elements.
+        shape: Shape of the tensor.
+        segment: Number of the segment.
+        offset: First element, counted in elements from the segment's beginning.
+        stride: Steps in elements; None for row-major.
     """
 
     name: str
@@ -82,15 +82,15 @@ class FilePlan:
     """A file and its parts.
 
     Attributes:
-        path: relative path under which an archive keeps the file.
+        path: Relative path under which an archive keeps the file.
         format: ``npy``, ``npz``, ``safetensors``, ``torch``, ``gguf``, ``raw`` or ``bytes``.
-        source: the file's bytes.
-        segments: in the order of the file, without overlaps.
-        tensors: the tensors on the segments.
-        exact: restoring gives the bytes of the original; False if the file had to be re-made.
+        source: The file's bytes.
+        segments: In the order of the file, without overlaps.
+        tensors: The tensors on the segments.
+        exact: Restoring gives the bytes of the original; False if the file had to be re-made.
         container: ``numpy`` or ``torch`` if the file stands for arrays that a program holds.
-        metadata: the file's own key-value pairs (.safetensors).
-        note: something the user should know.
+        metadata: The file's own key-value pairs (.safetensors).
+        note: Something the user should know.
     """
 
     path: str
@@ -132,8 +132,8 @@ class SegmentViews(NamedTuple):
     """A stretch of values while a file is being taken apart.
 
     Attributes:
-        segment: the stretch.
-        views: the tensors on it.
+        segment: The stretch.
+        views: The tensors on it.
     """
 
     segment: FileSegment
@@ -154,13 +154,13 @@ def assemble(
     A file without pieces is a segment as a whole, if it is not very small.
 
     Args:
-        path, format, source: of the file.
-        pieces: its segments of values, each with its tensors.
-        longest_run: longer runs of verbatim bytes, of so many bytes, become segments.
-        more: further fields of the plan.
+        path, format, source: Of the file.
+        pieces: Its segments of values, each with its tensors.
+        longest_run: Longer runs of verbatim bytes, of so many bytes, become segments.
+        more: Further fields of the plan.
 
     Raises:
-        Corruption: pieces overlap or lie outside the file.
+        Corruption: Pieces overlap or lie outside the file.
     """
     pieces = sorted(pieces, key=lambda piece: (piece.segment.start, piece.segment.stop))
     segments: list[FileSegment] = []

@@ -86,8 +86,8 @@ def plan_gguf(path: str, source: ByteSource) -> FilePlan:
     """Return the plan of a ``.gguf`` file. Shapes have the innermost dimension last, as those of numpy and torch.
 
     Raises:
-        Corruption: the header is malformed; tensors overlap or lie outside the file.
-        Unsupported: it is big-endian, of another version than 2 and 3, or has a tensor of a type that is not known.
+        Corruption: The header is malformed; tensors overlap or lie outside the file.
+        Unsupported: It is big-endian, of another version than 2 and 3, or has a tensor of a type that is not known.
     """
     header = _Header(path, source)
     if header.take(len(MAGIC)) != MAGIC:
@@ -130,8 +130,8 @@ class _Header:
     """Reads a header front to back, some of it at a time.
 
     Attributes:
-        path: the file's, for errors.
-        at: where it is read next.
+        path: The file's, for errors.
+        at: Where it is read next.
     """
 
     def __init__(self, path: str, source: ByteSource) -> None:

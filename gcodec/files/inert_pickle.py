@@ -24,7 +24,7 @@ class Budget:
     """The bytes that reading a pickle may hold, by estimates: 64 MiB and 64 times its size.
 
     Attributes:
-        spent: what is held until now.
+        spent: What is held until now.
     """
 
     def __init__(self, pickle_bytes: int) -> None:
@@ -83,9 +83,9 @@ class PickleMachine:
     """Runs one pickle.
 
     Args:
-        functions: what is done for the few functions that are known; all others give a :class:`Stranger`.
-        storage: makes the object that a persistent id stands for.
-        budget: counts what is held.
+        functions: What is done for the few functions that are known; all others give a :class:`Stranger`.
+        storage: Makes the object that a persistent id stands for.
+        budget: Counts what is held.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class PickleMachine:
         """Return the object that a pickle describes.
 
         Raises:
-            BudgetError: it takes too many steps or too much memory.
-            ValueError, LookupError, TypeError: it is malformed.
+            BudgetError: It takes too many steps or too much memory.
+            ValueError, LookupError, TypeError: It is malformed.
         """
         stack, memo = self._stack, self._memo
         steps: Iterator[tuple[pickletools.OpcodeInfo, Any, int | None]] = pickletools.genops(data)

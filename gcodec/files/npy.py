@@ -54,7 +54,7 @@ class NpyHeader:
         """Reads the header (NEP 1, versions 1.0 to 3.0).
 
         Raises:
-            Corruption: not a ``.npy`` header.
+            Corruption: Not a ``.npy`` header.
         """
         head, begin = _read_head(source)
         stream = io.BytesIO(head)
@@ -83,9 +83,9 @@ def plan_npy(path: str, source: ByteSource, name: str, dtype: str | None = None)
     """Return the plan of a ``.npy`` file.
 
     Args:
-        path: under which the archive keeps the file.
-        name: of the one tensor in it.
-        dtype: what raw bits (uint8, uint16, void) really are, such as ``"bfloat16"``; None to take the header's word.
+        path: Under which the archive keeps the file.
+        name: Of the one tensor in it.
+        dtype: What raw bits (uint8, uint16, void) really are, such as ``"bfloat16"``; None to take the header's word.
     """
     header = NpyHeader.read_from(source, path)
     if header.dtype.hasobject:
@@ -111,7 +111,7 @@ def reinterpreted(dtype: np.dtype, name: str) -> str:
     """Return ``name``, if raw bits of numpy type ``dtype`` can stand for it.
 
     Raises:
-        InvalidArgument: the widths differ, or ``dtype`` is a type of its own.
+        InvalidArgument: The widths differ, or ``dtype`` is a type of its own.
     """
     target = numpy_dtype(name)
     if target is None or target.itemsize != dtype.itemsize or dtype.kind not in "uV":

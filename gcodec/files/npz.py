@@ -21,11 +21,11 @@ def plan_npz(path: str, source: ByteSource, archive: Zip, max_unpacked_bytes: in
     """Return the plan of a ``.npz`` file; tensors are named as ``numpy.load`` names them.
 
     Args:
-        max_unpacked_bytes: limit on the members' sizes if they are compressed, as for :func:`stored_copy`.
+        max_unpacked_bytes: Limit on the members' sizes if they are compressed, as for :func:`stored_copy`.
 
     Raises:
-        Corruption: a member does not unpack, or members overlap.
-        LimitExceeded, Unsupported: unpacking takes too much room.
+        Corruption: A member does not unpack, or members overlap.
+        LimitExceeded, Unsupported: Unpacking takes too much room.
     """
     if archive.compressed:
         source = stored_copy(source, path, max_unpacked_bytes)
@@ -47,10 +47,10 @@ def check_crc(source: ByteSource, segment: FileSegment, where: str, data: Bytes 
     """Raise Corruption unless the bytes of a segment have the checksum that their zip has of them.
 
     Args:
-        source: the file.
-        segment: the segment.
-        where: its name in the error.
-        data: its bytes; None: they are read, a part at a time.
+        source: The file.
+        segment: The segment.
+        where: Its name in the error.
+        data: Its bytes; None: they are read, a part at a time.
     """
     found, at = zlib.crc32(source.read(segment.crc_from, segment.start).data), segment.start
     while at < segment.stop:

@@ -50,7 +50,7 @@ def plan_safetensors(path: str, source: ByteSource) -> FilePlan:
     """Return the plan of a ``.safetensors`` file.
 
     Raises:
-        Corruption: the header is malformed; tensors overlap, leave holes or do not end where the file does.
+        Corruption: The header is malformed; tensors overlap, leave holes or do not end where the file does.
     """
     start, header = read_header(source, path)
     metadata = header.pop("__metadata__", {})
@@ -66,7 +66,7 @@ def read_header(source: ByteSource, path: str) -> tuple[int, dict[str, Any]]:
     """Return where the data begins, and the header as JSON.
 
     Raises:
-        Corruption: not a ``.safetensors`` header.
+        Corruption: Not a ``.safetensors`` header.
     """
     if source.size < 8:
         raise InsufficientData(f"{path}: a .safetensors file has at least 8 bytes, this has {source.size}")
@@ -103,17 +103,17 @@ def plan_described(
     """Return the plan of the ``.safetensors`` file that would hold tensors, which need not exist.
 
     Args:
-        path: under which an archive keeps the file.
-        tensors: what they are, by name.
-        groups: their names, in the order of the data; tensors of a group, which are of one type, are one segment.
-        source_of: returns the source of the file's bytes, given its header; the tensors' bytes follow in this order.
-        metadata: the file's own key-value pairs.
-        ties: for some tensors, alone in their group, other names of the same values.
-        apart: names of tensors that are never put together with others.
+        path: Under which an archive keeps the file.
+        tensors: What they are, by name.
+        groups: Their names, in the order of the data; tensors of a group, which are of one type, are one segment.
+        source_of: Returns the source of the file's bytes, given its header; the tensors' bytes follow in this order.
+        metadata: The file's own key-value pairs.
+        ties: For some tensors, alone in their group, other names of the same values.
+        apart: Names of tensors that are never put together with others.
         container: "numpy" or "torch" for all tensors, if one is known.
 
     Raises:
-        InvalidArgument: as :func:`safetensors_header` does.
+        InvalidArgument: As :func:`safetensors_header` does.
     """
     ties, pieces = ties or {}, []
     header = safetensors_header({name: tensors[name] for group in groups for name in group}, metadata)
@@ -134,11 +134,11 @@ def safetensors_header(tensors: Mapping[str, Described], metadata: Mapping[str, 
     """Return the header of a ``.safetensors`` file, which :func:`read_header` reads.
 
     Args:
-        tensors: name to (dtype, shape, size in bytes), in the order of the data.
-        metadata: the file's own key-value pairs.
+        tensors: Name to (dtype, shape, size in bytes), in the order of the data.
+        metadata: The file's own key-value pairs.
 
     Raises:
-        InvalidArgument: a dtype that .safetensors lacks, one of pairs without a dimension, a reserved name, or a header
+        InvalidArgument: A dtype that .safetensors lacks, one of pairs without a dimension, a reserved name, or a header
             beyond the format's limit.
     """
     entries, at = list[str](), 0

@@ -68,8 +68,8 @@ class FileSource:
     file if ``owned``.
 
     Attributes:
-        size: number of bytes.
-        path: where a local file can be opened again, once it is closed; None if it has no path, or is not read from
+        size: Number of bytes.
+        path: Where a local file can be opened again, once it is closed; None if it has no path, or is not read from
             its beginning.
     """
 
@@ -150,7 +150,7 @@ def pieces_between(starts: Sequence[int], start: int, stop: int) -> list[tuple[i
     """Return the number of each piece that holds bytes ``start`` to ``stop``, and which of its bytes these are.
 
     Args:
-        starts: where pieces that lie end to end begin, and where the last one ends; those of no bytes are left out.
+        starts: Where pieces that lie end to end begin, and where the last one ends; those of no bytes are left out.
     """
     first = bisect_right(starts, start) - 1
     if start < stop <= starts[first + 1]:  # most
@@ -199,8 +199,8 @@ class WatchedSource:
     """The bytes of another source, and what reading them has raised.
 
     Attributes:
-        size: their number.
-        error: what reading has raised last, but for bytes that are not there; None if nothing.
+        size: Their number.
+        error: What reading has raised last, but for bytes that are not there; None if nothing.
     """
 
     def __init__(self, source: ByteSource) -> None:
@@ -282,8 +282,8 @@ def open_regular(path: Path) -> BinaryIO:
     """Return a regular file, or what a link to one leads to, opened for reading.
 
     Raises:
-        Corruption: it is a folder, pipe, device or socket, which might never end or never begin.
-        OSError: it cannot be opened.
+        Corruption: It is a folder, pipe, device or socket, which might never end or never begin.
+        OSError: It cannot be opened.
     """
     return open(path, "rb", opener=_open_regular)
 
@@ -334,12 +334,12 @@ def open_source(file: BinaryIO | str | os.PathLike[str]) -> FileSource:
     file.
 
     Args:
-        file: a path, a URL for fsspec, or a binary stream opened for reading, which ``close`` leaves open.
+        file: A path, a URL for fsspec, or a binary stream opened for reading, which ``close`` leaves open.
 
     Raises:
-        InvalidArgument: it is something else, or a device without an end.
-        Corruption: the path is that of a pipe, device or socket, and not of the system's own for files that are open.
-        OSError: it cannot be read.
+        InvalidArgument: It is something else, or a device without an end.
+        Corruption: The path is that of a pipe, device or socket, and not of the system's own for files that are open.
+        OSError: It cannot be read.
     """
     if not isinstance(file, str | os.PathLike) and not hasattr(file, "read"):
         given: object = file
@@ -379,8 +379,8 @@ def check_not_at_end(stream: Any, name: str) -> None:
     """Raise InvalidArgument for a stream that has bytes, but stands behind them all, as one just written to does.
 
     Args:
-        stream: an open stream; anything else, and what cannot seek, whatever it says, is left alone.
-        name: its name, for the error.
+        stream: An open stream; anything else, and what cannot seek, whatever it says, is left alone.
+        name: Its name, for the error.
     """
     try:
         if not can_seek(stream):

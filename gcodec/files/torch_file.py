@@ -28,11 +28,11 @@ def plan_torch(path: str, source: ByteSource, archive: Zip, name: str) -> FilePl
     Zips of the same kind that lie before it are taken apart, too; one that cannot be read stays as it is.
 
     Args:
-        archive: the last zip of the file.
-        name: for the tensor, if a zip holds a bare one.
+        archive: The last zip of the file.
+        name: For the tensor, if a zip holds a bare one.
 
     Raises:
-        Unsupported: the pickle is malformed, or the members are compressed or big-endian.
+        Unsupported: The pickle is malformed, or the members are compressed or big-endian.
     """
     pieces = _pieces(path, source, archive, name)
     for earlier in zips_before(source, path, archive.start):

@@ -40,8 +40,8 @@ class Storage:
     """A storage.
 
     Attributes:
-        key: name of its member in the zip.
-        dtype: type of its elements; None if it is untyped.
+        key: Name of its member in the zip.
+        dtype: Type of its elements; None if it is untyped.
     """
 
     key: str
@@ -53,11 +53,11 @@ class Tensor:
     """A tensor on a storage.
 
     Attributes:
-        storage: the storage.
-        dtype: type of its elements.
-        shape: shape of the tensor.
-        offset: first element, counted in elements.
-        stride: steps in elements.
+        storage: The storage.
+        dtype: Type of its elements.
+        shape: Shape of the tensor.
+        offset: First element, counted in elements.
+        stride: Steps in elements.
     """
 
     storage: Storage
@@ -71,11 +71,11 @@ def read_pickle(data: bytes, budget: Budget | None = None) -> object:
     """Return the object a ``data.pkl`` describes, with :class:`Tensor` for tensors.
 
     Args:
-        budget: counts what is held; the one that the pickle's size warrants if None.
+        budget: Counts what is held; the one that the pickle's size warrants if None.
 
     Raises:
-        BudgetError: it takes more steps or memory than its size warrants.
-        ValueError: malformed, or not to be read safely.
+        BudgetError: It takes more steps or memory than its size warrants.
+        ValueError: Malformed, or not to be read safely.
     """
     try:
         return PickleMachine(_KNOWN, _storage, budget or Budget(len(data))).run(data)
@@ -91,12 +91,12 @@ def named_tensors(root: object, default: str, budget: Budget | None = None) -> I
     Every container is visited once, so shared and recursive structures end.
 
     Args:
-        root: what :func:`read_pickle` returned.
-        default: name of a bare tensor.
-        budget: counts what is held, as for :func:`read_pickle`.
+        root: What :func:`read_pickle` returned.
+        default: Name of a bare tensor.
+        budget: Counts what is held, as for :func:`read_pickle`.
 
     Raises:
-        BudgetError: containers are too deep in each other, or the tensors are too many.
+        BudgetError: Containers are too deep in each other, or the tensors are too many.
     """
     budget = budget or Budget(0)
     seen: set[int] = set()

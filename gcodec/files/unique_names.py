@@ -9,7 +9,7 @@ class UniqueNames:
     """Gives each of several things a name of its own, in time that grows with their number alone.
 
     Args:
-        reserved: names that are never given.
+        reserved: Names that are never given.
     """
 
     def __init__(self, *reserved: Container[str]) -> None:

@@ -71,7 +71,7 @@ def place_of(path: str | os.PathLike[str]) -> Path | str:
     """Return the resolved path of a file on this machine, or the normalized URL of another: equal for one file.
 
     Raises:
-        GcodecError: as for :func:`filesystem_of`.
+        GcodecError: As for :func:`filesystem_of`.
     """
     path = local_path(path)
     if not isinstance(path, str) or not is_url(path):
@@ -97,7 +97,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     Raises:
         GcodecError: fsspec, or the package that it needs for this kind of URL, is not installed; or the store cannot be
             used, as with an unknown profile.
-        OSError: of the store, or of the machine, which has no thread or no memory for it.
+        OSError: Of the store, or of the machine, which has no thread or no memory for it.
     """
     try:
         import fsspec
@@ -164,8 +164,8 @@ def matching_urls(pattern: str) -> list[str]:
     """Return the URLs that a pattern with ``*``, ``?`` or ``[...]`` stands for, in order; of what is there, itself.
 
     Raises:
-        GcodecError: as for :func:`filesystem_of`.
-        OSError: a folder cannot be listed.
+        GcodecError: As for :func:`filesystem_of`.
+        OSError: A folder cannot be listed.
     """
     filesystem, path = fresh_filesystem_of(pattern)
     with naming_url(pattern):
@@ -205,7 +205,7 @@ def open_url(url: str) -> BinaryIO:
 
     Raises:
         GcodecError: fsspec is not installed, or knows no such kind of URL.
-        OSError: it cannot be read.
+        OSError: It cannot be read.
     """
     filesystem, path = filesystem_of(url)
     with naming_url(url):
@@ -217,7 +217,7 @@ class _UrlFile:
     """A file of fsspec whose errors name its URL.
 
     Args:
-        file: the open file.
+        file: The open file.
     """
 
     def __init__(self, url: str, file: Any) -> None:
@@ -318,13 +318,13 @@ class Upload(AllOrNothing):
     of its own first, in the same folder. Then it is moved to the URL: what was there before stays until that.
 
     Args:
-        url: where to put it.
+        url: Where to put it.
 
     Attributes:
-        file: the temporary file.
+        file: The temporary file.
 
     Raises:
-        GcodecError: as for :func:`open_url`.
+        GcodecError: As for :func:`open_url`.
     """
 
     def __init__(self, url: str) -> None:
@@ -452,8 +452,8 @@ def _giving_back(earlier: str, give_back: Callable[[], None]) -> Iterator[None]:
     """Give a block after whose errors what was there before is given back.
 
     Args:
-        earlier: the path where it is meanwhile, which errors name if it cannot be given back.
-        give_back: does that.
+        earlier: The path where it is meanwhile, which errors name if it cannot be given back.
+        give_back: Does that.
     """
     try:
         yield
@@ -519,12 +519,12 @@ def files_below(url: str, skipped: list[str]) -> list[tuple[str, str]]:
     """Return the files of a folder at a URL and of those in it, in order: their paths in the folder, and their URLs.
 
     Args:
-        skipped: gets a line for each folder that is empty or cannot be listed, for each file that a gcodec has not
+        skipped: Gets a line for each folder that is empty or cannot be listed, for each file that a gcodec has not
             finished, and for all else that is no file.
 
     Raises:
-        GcodecError: as for :func:`open_url`.
-        OSError: the folder cannot be listed.
+        GcodecError: As for :func:`open_url`.
+        OSError: The folder cannot be listed.
     """
     url = url.rstrip("/")
     filesystem, path = filesystem_of(url)
@@ -564,12 +564,12 @@ def local_copy(place: str | os.PathLike[str]) -> Iterator[Path]:
     Errors of the block that name the copy are given the URL in its place.
 
     Args:
-        place: a path, which is given back as it is, or a URL. The copy has the last part of the URL as its name.
+        place: A path, which is given back as it is, or a URL. The copy has the last part of the URL as its name.
 
     Raises:
         InvalidArgument: ``place`` is something else.
-        GcodecError: as for :func:`open_url`; or a folder has a file whose name leads out of it.
-        OSError: there is nothing at the URL, or it cannot be read.
+        GcodecError: As for :func:`open_url`; or a folder has a file whose name leads out of it.
+        OSError: There is nothing at the URL, or it cannot be read.
     """
     if not isinstance(place, str | os.PathLike):
         raise InvalidArgument(f"path must be a path or a URL, not {place!r:.80}")

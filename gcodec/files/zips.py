@@ -40,10 +40,10 @@ class ZipMember:
     """A stored (not compressed) member of a zip.
 
     Attributes:
-        name: name of the member.
-        start: first byte of its contents in the zip.
-        stop: the byte after the last one.
-        crc_at: places of their CRC-32 in the zip.
+        name: Name of the member.
+        start: First byte of its contents in the zip.
+        stop: The byte after the last one.
+        crc_at: Places of their CRC-32 in the zip.
     """
 
     name: str
@@ -57,9 +57,9 @@ class Zip:
     """The members of a zip.
 
     Attributes:
-        members: in the order of the directory.
+        members: In the order of the directory.
         compressed: True if any of them is compressed.
-        start: the first byte of the first member's header; what comes before it is no part of the zip.
+        start: The first byte of the first member's header; what comes before it is no part of the zip.
     """
 
     members: tuple[ZipMember, ...]
@@ -71,7 +71,7 @@ class Zip:
         """Reads the directory, and each member's header.
 
         Raises:
-            Corruption: not a readable zip.
+            Corruption: Not a readable zip.
         """
         before = _bytes_before(source)
         source = watched = WatchedSource(source)
@@ -134,13 +134,13 @@ def stored_copy(source: ByteSource, path: str, max_unpacked_bytes: int | None = 
     """Return a zip of the same members (names, order, dates, contents), none of them compressed, in a temporary file.
 
     Args:
-        path: name of the zip in errors.
-        max_unpacked_bytes: limit on the sum of the members' sizes; 1 MiB and 1032 times the zip's size if None.
+        path: Name of the zip in errors.
+        max_unpacked_bytes: Limit on the sum of the members' sizes; 1 MiB and 1032 times the zip's size if None.
 
     Raises:
-        Corruption: a member does not decompress.
-        LimitExceeded: the members are larger than the limit.
-        Unsupported: a member is encrypted, or compressed by a method that Python lacks, or needs too much memory to be
+        Corruption: A member does not decompress.
+        LimitExceeded: The members are larger than the limit.
+        Unsupported: A member is encrypted, or compressed by a method that Python lacks, or needs too much memory to be
             decompressed.
     """
     limit = (1 << 20) + MAX_UNPACKED_PER_BYTE * source.size if max_unpacked_bytes is None else max_unpacked_bytes

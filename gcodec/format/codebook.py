@@ -35,13 +35,13 @@ def limited_lengths(counts: np.ndarray, limit: int = MAX_LENGTH) -> np.ndarray:
 
     Args:
         counts: integers[n], how often each symbol occurs; at least two and at most 2**limit of them not zero.
-        limit: length of the longest code, in bits.
+        limit: Length of the longest code, in bits.
 
     Returns:
         uint8[n]; symbols with count 0 get no code (length 0).
 
     Raises:
-        InvalidArgument: fewer than two symbols have a count, or more than there are codes.
+        InvalidArgument: Fewer than two symbols have a count, or more than there are codes.
     """
     counts = np.asarray(counts).astype(np.int64)
     n = len(counts)
@@ -130,7 +130,7 @@ class Codebook:
         """Return the canonical codes by symbol number, first bit lowest: uint32[256].
 
         Raises:
-            Corruption: the code is not complete.
+            Corruption: The code is not complete.
         """
         codes = np.zeros(256, np.uint32)
         following = np.empty(MAX_LENGTH + 1, np.uint32)

@@ -363,8 +363,8 @@ def _checked_dtype(start: _Start) -> DType:
     """Return the value type, once all fields of the header are known to be legal.
 
     Raises:
-        Unsupported: the type is not known to this version.
-        Corruption: a field is outside its legal values.
+        Unsupported: The type is not known to this version.
+        Corruption: A field is outside its legal values.
     """
     if start.code not in BY_CODE:
         raise Unsupported(f"frame header: dtype code {start.code} is not known to this version")

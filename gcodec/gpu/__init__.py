@@ -60,14 +60,14 @@ def start_batch(
 
     Args:
         tensors: CUDA tensors of one device and type.
-        mantissa_bits: mantissa bits to keep, as for ``gcodec.encode``.
-        levels: a tensor of uint8 of its size, on the same device, for each tensor, for near-lossless encoding.
-        ladder: the ladder of ``levels``, as for ``gcodec.encode``.
+        mantissa_bits: Mantissa bits to keep, as for ``gcodec.encode``.
+        levels: A tensor of uint8 of its size, on the same device, for each tensor, for near-lossless encoding.
+        ladder: The ladder of ``levels``, as for ``gcodec.encode``.
         rounding: "nearest" or "truncate", as for ``gcodec.encode``.
-        codebook: the result of :func:`fresh_codebook` for these or earlier tensors: with it, nothing here waits for the
+        codebook: The result of :func:`fresh_codebook` for these or earlier tensors: with it, nothing here waits for the
             device; one is made if None.
-        options: options of the encoder, as for ``gcodec.encode``.
-        out: memory for the frame of a batch of one: a flat, contiguous tensor of uint8 on the device, of at least
+        options: Options of the encoder, as for ``gcodec.encode``.
+        out: Memory for the frame of a batch of one: a flat, contiguous tensor of uint8 on the device, of at least
             :func:`max_frame_bytes`, apart from the tensor's. The frame's header states its size.
 
     Returns:
@@ -75,8 +75,8 @@ def start_batch(
         levels that the ladder lacks; such a frame has no magic number, and cannot be decoded.
 
     Raises:
-        InvalidArgument: tensors of several types or devices, or arguments that do not go together.
-        Unsupported: tensors of a type that is not coded on CUDA devices.
+        InvalidArgument: Tensors of several types or devices, or arguments that do not go together.
+        Unsupported: Tensors of a type that is not coded on CUDA devices.
     """
     precision = Precision(mantissa_bits, levels, ladder, rounding)
     return _start(tensors, precision, checked_options(options), codebook, out)
@@ -198,21 +198,21 @@ def levels_batch(
     only where the optimizer counts its steps there (``fused``, ``capturable``).
 
     Args:
-        source: the live optimizer that holds ``params``, its state on their device; or a view for each parameter, whose
+        source: The live optimizer that holds ``params``, its state on their device; or a view for each parameter, whose
             state is tensors there.
-        params: the parameters.
-        grads: their gradients, all of one type.
-        ladder: as in ``levels_for``.
-        loss_scale: as in ``levels_for``.
-        in_group: as in ``levels_for``.
-        scale: as in ``levels_for``.
+        params: The parameters.
+        grads: Their gradients, all of one type.
+        ladder: As in ``levels_for``.
+        loss_scale: As in ``levels_for``.
+        in_group: As in ``levels_for``.
+        scale: As in ``levels_for``.
 
     Returns:
         For each gradient a tensor of uint8 of its shape, on its device, to be given as ``levels=`` here.
 
     Raises:
-        InvalidArgument: sizes or counts that differ.
-        Unsupported: there is no rule for this optimizer, or a tensor is of float64.
+        InvalidArgument: Sizes or counts that differ.
+        Unsupported: There is no rule for this optimizer, or a tensor is of float64.
     """
     from . import level_choice as levels
 
@@ -233,7 +233,7 @@ def encode_batch(tensors: Sequence[torch.Tensor], **arguments: Any) -> list[torc
 
     Args:
         tensors: CUDA tensors of one device and type.
-        arguments: further arguments of :func:`start_batch`, which raises the same errors.
+        arguments: Further arguments of :func:`start_batch`, which raises the same errors.
     """
     return list(start_batch(tensors, **arguments).frames)
 
@@ -250,17 +250,17 @@ def fresh_codebook(
 
     Args:
         tensors: CUDA tensors of one device and type.
-        mantissa_bits: as for :func:`start_batch`, and as the tensors will be encoded.
-        levels: as for :func:`start_batch`.
-        ladder: as for :func:`start_batch`.
-        options: as for :func:`start_batch`.
+        mantissa_bits: As for :func:`start_batch`, and as the tensors will be encoded.
+        levels: As for :func:`start_batch`.
+        ladder: As for :func:`start_batch`.
+        options: As for :func:`start_batch`.
 
     Returns:
         The codebook; None where all values are zero.
 
     Raises:
-        InvalidArgument: tensors of several types or devices, or arguments that do not go together.
-        Unsupported: tensors of a type that is not coded on CUDA devices.
+        InvalidArgument: Tensors of several types or devices, or arguments that do not go together.
+        Unsupported: Tensors of a type that is not coded on CUDA devices.
     """
     from . import batches, encoder
 
@@ -275,9 +275,9 @@ def max_frame_bytes(tensor: torch.Tensor, ladder: Ladder | None = None, mantissa
     """Return the max size of a tensor's frame in bytes, whatever its values: the size that ``out`` needs.
 
     Args:
-        tensor: a CUDA tensor.
-        ladder: the ladder, for near-lossless encoding.
-        mantissa_bits: mantissa bits to keep, for encoding with fixed bits.
+        tensor: A CUDA tensor.
+        ladder: The ladder, for near-lossless encoding.
+        mantissa_bits: Mantissa bits to keep, for encoding with fixed bits.
     """
     from . import batches, encoder
 
@@ -302,11 +302,11 @@ def start_decode(
     or indexed blocks are decoded by the host, which takes as long as that.
 
     Args:
-        frames: flat tensors of uint8 on the device, or bytes.
-        device: where the tensors go; the device of the first frame if None.
-        codebooks: codebooks that frames may name, besides those that come with gcodec.
+        frames: Flat tensors of uint8 on the device, or bytes.
+        device: Where the tensors go; the device of the first frame if None.
+        codebooks: Codebooks that frames may name, besides those that come with gcodec.
         max_output_bytes: max size of all tensors together.
-        preludes: the prelude of each frame on the host, as ``Batch.preludes`` has it, or None where it is to be fetched
+        preludes: The prelude of each frame on the host, as ``Batch.preludes`` has it, or None where it is to be fetched
             from the device: nothing waits where all are given.
 
     Returns:
@@ -314,7 +314,7 @@ def start_decode(
         device and raises GcodecError if a frame is damaged: what was made of the tensors is then worth nothing.
 
     Raises:
-        GcodecError: as ``gcodec.decode`` raises, for what is wrong before the blocks.
+        GcodecError: As ``gcodec.decode`` raises, for what is wrong before the blocks.
     """
     _check_several("frames", frames)
     first: Any = frames[0] if frames else None
@@ -339,7 +339,7 @@ def decode_batch(
         A tensor for each frame.
 
     Raises:
-        GcodecError: as ``gcodec.decode`` raises.
+        GcodecError: As ``gcodec.decode`` raises.
     """
     _check_several("frames", frames)
     if not frames:

@@ -73,17 +73,17 @@ def encode(
     """Start to make frames of tensors.
 
     Args:
-        memory: the device.
-        sources: tensors and levels, from :func:`sources_of` and :func:`with_levels`.
-        dtype: type of the tensors.
-        bit_layout: which bits are kept.
-        nearest: round to nearest; truncate if False.
-        codebook: the codebook of all frames; if None one is fitted, which waits for the device.
-        options: options of the encoder.
-        target: memory for the frame of a batch of one, or None.
+        memory: The device.
+        sources: Tensors and levels, from :func:`sources_of` and :func:`with_levels`.
+        dtype: Type of the tensors.
+        bit_layout: Which bits are kept.
+        nearest: Round to nearest; truncate if False.
+        codebook: The codebook of all frames; if None one is fitted, which waits for the device.
+        options: Options of the encoder.
+        target: Memory for the frame of a batch of one, or None.
 
     Raises:
-        InvalidArgument: the codebook is for other values, or ``target`` shares memory with a tensor.
+        InvalidArgument: The codebook is for other values, or ``target`` shares memory with a tensor.
     """
     if target is not None:  # values that do not shrink are read once more when the frame has been begun
         for source in sources:
@@ -106,15 +106,15 @@ def encode_patch(memory: Memory, x: Any, base: Any, request: EncodeRequest) -> A
     Where these are sparse blocks for certain, the device makes them; else the host does, from copies of both.
 
     Args:
-        memory: the device.
-        base: the base, a tensor on the device.
-        request: how to encode; its bits are not looked at.
+        memory: The device.
+        base: The base, a tensor on the device.
+        request: How to encode; its bits are not looked at.
 
     Returns:
         The frame, a tensor of bytes on the device.
 
     Raises:
-        InvalidArgument: the base is of another type or size, or lies elsewhere.
+        InvalidArgument: The base is of another type or size, or lies elsewhere.
     """
     tensor, dtype, shape = memory.see(x)
     earlier, found, base_shape = memory.see(base, "base")
@@ -153,11 +153,11 @@ class DecodedBatch:
     """Tensors that a device fills from frames; :func:`begin_decoding` makes it.
 
     Args:
-        tensors: a contiguous tensor on the device for each.
-        find: looks up codebooks that frames name.
+        tensors: A contiguous tensor on the device for each.
+        find: Looks up codebooks that frames name.
 
     Attributes:
-        tensors: the tensors. What comes later on the stream finds the values there; of a damaged frame they are
+        tensors: The tensors. What comes later on the stream finds the values there; of a damaged frame they are
             undefined, which only :meth:`check` tells.
     """
 
@@ -198,7 +198,7 @@ class DecodedBatch:
         """Return the tensors once it is certain that their values are the frames'; waits as :meth:`errors`.
 
         Raises:
-            GcodecError: a frame is damaged, or has what is not known, as ``gcodec.decode`` says.
+            GcodecError: A frame is damaged, or has what is not known, as ``gcodec.decode`` says.
         """
         if self.errors:
             raise self.errors[min(self.errors)]
@@ -218,14 +218,14 @@ def begin_decoding(
     the host.
 
     Args:
-        frames: tensors of bytes on the device, or bytes.
-        books: codebooks that frames may name, besides those that come with gcodec.
+        frames: Tensors of bytes on the device, or bytes.
+        books: Codebooks that frames may name, besides those that come with gcodec.
         max_output_bytes: max size of all tensors together.
-        preludes: of each frame its prelude, bytes-like, or None; or nothing.
+        preludes: Of each frame its prelude, bytes-like, or None; or nothing.
 
     Raises:
-        GcodecError: as :func:`gcodec.decode` raises.
-        InvalidArgument: preludes are not as many as the frames.
+        GcodecError: As :func:`gcodec.decode` raises.
+        InvalidArgument: Preludes are not as many as the frames.
     """
     find = finder(books)
     if len(preludes) not in (0, len(frames)):
@@ -249,18 +249,18 @@ def decode_one(
     them.
 
     Args:
-        memory: the device.
-        data: a tensor of bytes on the device, or bytes.
-        base: the base, a tensor on the device, or None.
-        out: a tensor on the device to fill, or None.
-        books: as for :func:`begin_decoding`.
+        memory: The device.
+        data: A tensor of bytes on the device, or bytes.
+        base: The base, a tensor on the device, or None.
+        out: A tensor on the device to fill, or None.
+        books: As for :func:`begin_decoding`.
         max_output_bytes: max size of the result.
 
     Returns:
         ``out``, or a new tensor.
 
     Raises:
-        GcodecError: as :func:`gcodec.decode` raises.
+        GcodecError: As :func:`gcodec.decode` raises.
     """
     find = finder(books)
     (frame,) = _parsed(memory, [data], find)
@@ -346,9 +346,9 @@ def decode_on_host(memory: Memory, data: Any, target: Any, find: FindCodebook, b
     """Decode a frame that lies on the device by the host's kernels, into a tensor on the device.
 
     Args:
-        target: the tensor, to which nothing is written if the frame is refused.
-        find: looks up codebooks that the frame names.
-        base: the bits of its base on the host, if it refers to one.
+        target: The tensor, to which nothing is written if the frame is refused.
+        find: Looks up codebooks that the frame names.
+        base: The bits of its base on the host, if it refers to one.
     """
     (on_host,) = memory.heads([data], [len(data)])
     frame = FrameReader(np.ascontiguousarray(on_host), find)

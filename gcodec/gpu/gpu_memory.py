@@ -53,7 +53,7 @@ class PendingCopy:
     """A copy to the host that a device makes when it comes to it.
 
     Args:
-        data: where the copy goes, on the host.
+        data: Where the copy goes, on the host.
         event: torch's, behind the copy; None if that has been made.
     """
 

@@ -19,13 +19,13 @@ def save_accelerator(
     All processes call it. The main one compresses, in a folder that all reach.
 
     Args:
-        accelerator: an ``accelerate.Accelerator``.
-        folder: the folder; with ``automatic_checkpoint_naming`` the accelerator takes one of its own instead.
-        threads: threads to use at most; as many as the process may use if None.
+        accelerator: An ``accelerate.Accelerator``.
+        folder: The folder; with ``automatic_checkpoint_naming`` the accelerator takes one of its own instead.
+        threads: Threads to use at most; as many as the process may use if None.
 
     Raises:
-        InvalidArgument: there is no folder, and the accelerator has none of its own.
-        GcodecError, OSError: a file cannot be read or written.
+        InvalidArgument: There is no folder, and the accelerator has none of its own.
+        GcodecError, OSError: A file cannot be read or written.
     """
     _check_folder(accelerator, folder)
     # The accelerator expands a ~ only where it loads.
@@ -44,14 +44,14 @@ def load_accelerator(
     All processes call it. The main one restores the files beside the archives, and removes them when all have loaded.
 
     Args:
-        accelerator: an ``accelerate.Accelerator``, prepared as it was when the state was saved.
-        folder: the folder; None, with ``automatic_checkpoint_naming``: that of the last checkpoint.
-        threads: threads to use at most; as many as the process may use if None.
+        accelerator: An ``accelerate.Accelerator``, prepared as it was when the state was saved.
+        folder: The folder; None, with ``automatic_checkpoint_naming``: that of the last checkpoint.
+        threads: Threads to use at most; as many as the process may use if None.
 
     Raises:
-        InvalidArgument: there is no folder, or no checkpoint where the accelerator puts its own.
-        GcodecError: an archive is damaged.
-        OSError: a file cannot be read or written.
+        InvalidArgument: There is no folder, or no checkpoint where the accelerator puts its own.
+        GcodecError: An archive is damaged.
+        OSError: A file cannot be read or written.
     """
     _check_folder(accelerator, folder)
     path = _last_checkpoint(accelerator) if folder is None else Path(folder).expanduser()

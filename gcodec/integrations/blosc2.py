@@ -26,8 +26,8 @@ def blosc2_parameters(dtype: Any, **options: Any) -> dict[str, Any]:
         array = blosc2.asarray(values, cparams=blosc2_parameters(values.dtype))
 
     Args:
-        dtype: type of the values: numpy's, or a name such as ``"bfloat16"`` for unsigned integers that hold them.
-        options: more of Blosc2's parameters; ``codec``, ``codec_meta``, ``filters`` and ``nthreads`` are set here.
+        dtype: Type of the values: numpy's, or a name such as ``"bfloat16"`` for unsigned integers that hold them.
+        options: More of Blosc2's parameters; ``codec``, ``codec_meta``, ``filters`` and ``nthreads`` are set here.
 
     Raises:
         InvalidArgument: ``dtype`` is no floating-point type that gcodec encodes, or an option is set here.

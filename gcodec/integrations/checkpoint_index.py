@@ -23,10 +23,10 @@ class StoredItem(NamedTuple):
     """The place of one item of a plan: a tensor, a part of one, or an object's bytes.
 
     Attributes:
-        file: the archive, or the rank's folder in a series.
-        name: of the tensor in it.
-        kind: how its bytes are to be understood: ``TENSOR``, ``OBJECT`` or ``PICKLED_TENSOR``.
-        hash: of its bytes.
+        file: The archive, or the rank's folder in a series.
+        name: Of the tensor in it.
+        kind: How its bytes are to be understood: ``TENSOR``, ``OBJECT`` or ``PICKLED_TENSOR``.
+        hash: Of its bytes.
     """
 
     file: str
@@ -39,11 +39,11 @@ def metadata_to_json(metadata: dcp.Metadata, items: dict[dcp.MetadataIndex, Stor
     """Return the index of a checkpoint as JSON.
 
     Args:
-        metadata: what the planners agreed on.
-        items: the place of every item.
+        metadata: What the planners agreed on.
+        items: The place of every item.
 
     Raises:
-        InvalidArgument: a planner's data are not those of torch's.
+        InvalidArgument: A planner's data are not those of torch's.
     """
     entries = metadata.state_dict_metadata
     tensors = {
@@ -90,12 +90,12 @@ def metadata_from_json(text: bytes, where: str) -> dcp.Metadata:
     """Return the metadata that an index holds, with the places of items as ``storage_data``.
 
     Args:
-        text: the index.
-        where: its name in errors.
+        text: The index.
+        where: Its name in errors.
 
     Raises:
-        Corruption: it is damaged.
-        Unsupported: it is of another version.
+        Corruption: It is damaged.
+        Unsupported: It is of another version.
     """
     try:
         if len(text) > MAX_INDEX_BYTES:

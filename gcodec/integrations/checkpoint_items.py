@@ -50,8 +50,8 @@ class StoredTensors:
     """The tensors of an archive.
 
     Args:
-        archive: the archive.
-        entry: its file.
+        archive: The archive.
+        entry: Its file.
     """
 
     def __init__(self, archive: ArchiveReader, entry: FileEntry) -> None:
@@ -62,7 +62,7 @@ class StoredTensors:
         """Yield tensors by the names that they were stored under, while threads decode those that follow.
 
         Raises:
-            Corruption: one is not what the index says.
+            Corruption: One is not what the index says.
         """
         places = [(self._entry, self._view(name, stored)) for name, stored in wanted.items()]
         places.sort(key=lambda place: place[1].segment)  # so that a group of small ones is decoded once

@@ -26,9 +26,9 @@ def compress_strategy(strategy: Strategy, max_output_bytes: int | None = 1 << 32
     Its own arrays stay plain. What it sends to several clients is compressed once.
 
     Args:
-        strategy: any, before its ``start`` is called: its methods ``configure_train``, ``configure_evaluate``,
+        strategy: Any, before its ``start`` is called: its methods ``configure_train``, ``configure_evaluate``,
             ``aggregate_train`` and ``aggregate_evaluate`` are wrapped.
-        max_output_bytes: as for :func:`restore_message`.
+        max_output_bytes: As for :func:`restore_message`.
     """
     for name in ("configure_train", "configure_evaluate"):
         setattr(strategy, name, _compressing(getattr(strategy, name)))
@@ -58,7 +58,7 @@ def compress_message(message: Message) -> Message:
     The message gets a content of its own: arrays that others hold as well are not touched.
 
     Args:
-        message: what is about to be sent.
+        message: What is about to be sent.
     """
     return _with_arrays(message, _compressed, _Made())
 
@@ -67,12 +67,12 @@ def restore_message(message: Message, max_output_bytes: int | None = 1 << 32) ->
     """Restore the arrays of a message, and return it; what was not compressed stays as it is.
 
     Args:
-        message: what was received.
-        max_output_bytes: refuse larger arrays; no limit if None.
+        message: What was received.
+        max_output_bytes: Refuse larger arrays; no limit if None.
 
     Raises:
-        Corruption: an array is damaged, or is another than the message says.
-        LimitExceeded: an array is above ``max_output_bytes``.
+        Corruption: An array is damaged, or is another than the message says.
+        LimitExceeded: An array is above ``max_output_bytes``.
     """
     return _with_arrays(message, lambda array: _restored(array, max_output_bytes), _Made())
 

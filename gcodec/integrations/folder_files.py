@@ -29,14 +29,14 @@ def compress_files_in(folder: str | os.PathLike[str], threads: int | None = None
     The folder keeps its time of last change, by which Hugging Face's Trainer tells which checkpoint is older.
 
     Args:
-        folder: the folder.
-        threads: threads to use at most; as many as the process may use if None.
+        folder: The folder.
+        threads: Threads to use at most; as many as the process may use if None.
 
     Returns:
         Paths of the archives.
 
     Raises:
-        GcodecError, OSError: a file cannot be read or written; it is still there.
+        GcodecError, OSError: A file cannot be read or written; it is still there.
     """
     folder = Path(folder)
     files = [path for path in sorted(folder.iterdir()) if _is_tensor_file(path)]
@@ -65,16 +65,16 @@ def restore_files_in(folder: str | os.PathLike[str], threads: int | None = None)
     One that is not newer must be what the archive restores to: times are lost where a folder is copied.
 
     Args:
-        folder: the folder.
-        threads: threads to use at most; as many as the process may use if None.
+        folder: The folder.
+        threads: Threads to use at most; as many as the process may use if None.
 
     Returns:
         Paths of the files.
 
     Raises:
-        InvalidArgument: an archive has several files, is called ``.gc`` alone, or would replace a folder, a link or a
+        InvalidArgument: An archive has several files, is called ``.gc`` alone, or would replace a folder, a link or a
             file that differs; then nothing is written.
-        GcodecError, OSError: an archive is damaged, or a file cannot be written.
+        GcodecError, OSError: An archive is damaged, or a file cannot be written.
     """
     archives = archives_in(Path(folder))
     for path in archives:
@@ -93,13 +93,13 @@ def restored_folder(folder: str | os.PathLike[str], threads: int | None = None) 
     restores to.
 
     Args:
-        folder: the folder.
-        threads: threads to use at most; as many as the process may use if None.
+        folder: The folder.
+        threads: Threads to use at most; as many as the process may use if None.
 
     Raises:
-        InvalidArgument: an archive has several files, is called ``.gc`` alone, or has the name of a folder beside it,
+        InvalidArgument: An archive has several files, is called ``.gc`` alone, or has the name of a folder beside it,
             or of a file that differs.
-        GcodecError, OSError: an archive is damaged, or there is no space.
+        GcodecError, OSError: An archive is damaged, or there is no space.
     """
     folder = Path(folder).resolve()
     archives = archives_in(folder)
@@ -117,7 +117,7 @@ def archives_in(folder: Path) -> dict[Path, Path]:
     newer file has replaced.
 
     Raises:
-        InvalidArgument: one does not restore to exactly one file of its own name, or to another than is there.
+        InvalidArgument: One does not restore to exactly one file of its own name, or to another than is there.
     """
     archives = {}
     for archive in sorted(folder.glob(f"*{SUFFIX}")):

@@ -35,17 +35,17 @@ class ArchiveFileSystem(AbstractArchiveFileSystem):
     Only what is read is fetched and decoded. Nothing can be written.
 
     Args:
-        fo: path or URL of the archive, or a binary file that can seek, which stays open.
+        fo: Path or URL of the archive, or a binary file that can seek, which stays open.
         mode: ``"r"``.
-        target_protocol: protocol of ``fo``, if it is a path without one.
-        target_options: options of the file system that ``fo`` is in.
-        base: path of what the archive was made against, if it was, or a list of paths for a chain.
-        more: options of fsspec's own.
+        target_protocol: Protocol of ``fo``, if it is a path without one.
+        target_options: Options of the file system that ``fo`` is in.
+        base: Path of what the archive was made against, if it was, or a list of paths for a chain.
+        more: Options of fsspec's own.
 
     Raises:
-        InvalidArgument: another mode, or ``base`` is no path.
+        InvalidArgument: Another mode, or ``base`` is no path.
         GcodecError: ``fo`` is no archive, or damaged.
-        OSError: it cannot be read.
+        OSError: It cannot be read.
     """
 
     root_marker = ""

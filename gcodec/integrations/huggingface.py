@@ -39,14 +39,14 @@ def save_pretrained(model: Any, folder: str | os.PathLike[str], *, threads: int 
     Archives of the same weights that an earlier save left in the folder, in other shards, are removed.
 
     Args:
-        model: a model of transformers, or whatever has ``save_pretrained``.
-        folder: the folder.
-        threads: threads to use at most; as many as the process may use if None.
-        options: for ``model.save_pretrained``; ``push_to_hub`` pushes before compression, so push the folder instead.
+        model: A model of transformers, or whatever has ``save_pretrained``.
+        folder: The folder.
+        threads: Threads to use at most; as many as the process may use if None.
+        options: For ``model.save_pretrained``; ``push_to_hub`` pushes before compression, so push the folder instead.
 
     Raises:
         InvalidArgument: ``push_to_hub`` was given.
-        OSError: a file cannot be written.
+        OSError: A file cannot be written.
     """
     if options.get("push_to_hub"):
         raise InvalidArgument("push_to_hub pushes files before they are compressed: upload the folder afterwards")
@@ -81,19 +81,19 @@ def from_pretrained(kind: Any, folder: str | os.PathLike[str], *, threads: int |
     """Load a model that :func:`save_pretrained` saved.
 
     Args:
-        kind: the class, such as ``AutoModelForCausalLM``.
-        folder: the folder. The model names it, and not the temporary one, as the place that it comes from.
-        threads: threads to use at most; as many as the process may use if None.
-        options: for ``kind.from_pretrained``; ``subfolder`` is the folder in this one that has the files.
+        kind: The class, such as ``AutoModelForCausalLM``.
+        folder: The folder. The model names it, and not the temporary one, as the place that it comes from.
+        threads: Threads to use at most; as many as the process may use if None.
+        options: For ``kind.from_pretrained``; ``subfolder`` is the folder in this one that has the files.
 
     Tensors are decoded one after another as transformers 5 asks for them. Where it reads more than weights from files
     (adapters of PEFT, quantized models, code of the model's own, other kinds of weights), and for older versions, all
     files are restored to a temporary folder first.
 
     Raises:
-        InvalidArgument: there is no such folder.
-        GcodecError: an archive is damaged.
-        OSError: a file cannot be read, or there is no space for restored files in the folder for temporary ones.
+        InvalidArgument: There is no such folder.
+        GcodecError: An archive is damaged.
+        OSError: A file cannot be read, or there is no space for restored files in the folder for temporary ones.
     """
     path = Path(folder, options.pop("subfolder", None) or "")
     if not path.is_dir():
@@ -197,7 +197,7 @@ class CompressCheckpoints(TrainerCallback):
     restores it when it begins, for Trainer loads plain files only, and goes without where there are none.
 
     Args:
-        threads: threads to use at most; as many as the process may use if None.
+        threads: Threads to use at most; as many as the process may use if None.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -233,13 +233,13 @@ def restore_checkpoint(folder: str | os.PathLike[str], *, threads: int | None = 
     and the others wait.
 
     Args:
-        folder: a checkpoint's folder, or the Trainer's ``output_dir``: then the last checkpoint is taken.
-        threads: threads to use at most; as many as the process may use if None.
+        folder: A checkpoint's folder, or the Trainer's ``output_dir``: then the last checkpoint is taken.
+        threads: Threads to use at most; as many as the process may use if None.
 
     Raises:
-        InvalidArgument: there is no checkpoint.
-        GcodecError: an archive is damaged.
-        OSError: a file cannot be read or written.
+        InvalidArgument: There is no checkpoint.
+        GcodecError: An archive is damaged.
+        OSError: A file cannot be read or written.
     """
     path = Path(folder)
     if not path.is_dir():

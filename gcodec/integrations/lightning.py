@@ -32,7 +32,7 @@ class GcodecCheckpointIO(TorchCheckpointIO):
     ordinary class: then it is what ``torch.save`` makes of it, compressed.
 
     Args:
-        threads: for coding and decoding; as many as the process may use if None.
+        threads: For coding and decoding; as many as the process may use if None.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -43,7 +43,7 @@ class GcodecCheckpointIO(TorchCheckpointIO):
 
         Raises:
             TypeError: ``storage_options`` were given, as from Lightning's own.
-            OSError: it cannot be written.
+            OSError: It cannot be written.
         """
         if storage_options is not None:
             raise TypeError("storage_options are not supported: set the options of a store in fsspec's configuration")
@@ -65,16 +65,16 @@ class GcodecCheckpointIO(TorchCheckpointIO):
         """Load a checkpoint.
 
         Args:
-            path: of the checkpoint, or its URL.
-            map_location: as for ``torch.load``; of what :func:`gcodec.save` has saved, a device or its name is
+            path: Of the checkpoint, or its URL.
+            map_location: As for ``torch.load``; of what :func:`gcodec.save` has saved, a device or its name is
                 followed, all else is the CPU.
-            weights_only: as for Lightning's own plugin, for what ``torch.save`` made, and for tensors that are made of
+            weights_only: As for Lightning's own plugin, for what ``torch.save`` made, and for tensors that are made of
                 others, which a function of their class puts together: with None, Lightning 2.6 loads no such objects
                 with torch 2.6 and later, and Lightning 2.5, which knows no other value, does.
 
         Raises:
-            FileNotFoundError: there is none.
-            GcodecError: it is damaged.
+            FileNotFoundError: There is none.
+            GcodecError: It is damaged.
         """
         options = {} if weights_only is None else {"weights_only": weights_only}
         if not _is_archive(str(path)):

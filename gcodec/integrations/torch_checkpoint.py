@@ -75,8 +75,8 @@ class _Storage:
     """The base of writers and readers, which knows the folder: that of the last ``checkpoint_id``, or the one given.
 
     Args:
-        folder: path or URL of the folder; None: it comes as ``checkpoint_id``.
-        threads: for coding; as many as the process may use if None.
+        folder: Path or URL of the folder; None: it comes as ``checkpoint_id``.
+        threads: For coding; as many as the process may use if None.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, threads: int | None = None) -> None:
@@ -120,8 +120,8 @@ class CheckpointWriter(_Storage, StorageWriter):
     or of a save that was killed, cannot be removed then.
 
     Args:
-        folder: the folder, or a URL for fsspec; ``checkpoint_id`` takes its place where it is given.
-        threads: for coding; as many as the process may use if None.
+        folder: The folder, or a URL for fsspec; ``checkpoint_id`` takes its place where it is given.
+        threads: For coding; as many as the process may use if None.
 
     Raises:
         InvalidArgument: ``threads`` is out of range.
@@ -135,8 +135,8 @@ class CheckpointWriter(_Storage, StorageWriter):
         """Learn which rank this is.
 
         Raises:
-            InvalidArgument: neither a folder nor a ``checkpoint_id`` was given.
-            Unsupported: ranks are to save without collectives.
+            InvalidArgument: Neither a folder nor a ``checkpoint_id`` was given.
+            Unsupported: Ranks are to save without collectives.
         """
         if not kwargs.get("use_collectives", True):
             raise Unsupported("use_collectives=False is not supported: one index is written for all ranks")
@@ -156,8 +156,8 @@ class CheckpointWriter(_Storage, StorageWriter):
         """Write this rank's items to its archive, which is on the disk when this returns.
 
         Raises:
-            GcodecError: an item cannot be stored.
-            OSError: the disk is full, or cannot be written to.
+            GcodecError: An item cannot be stored.
+            OSError: The disk is full, or cannot be written to.
         """
         leaves: dict[str, Leaf] = {}
         kinds, names = {}, UniqueNames(("__metadata__",))
@@ -216,16 +216,16 @@ class SeriesWriter(CheckpointWriter):
     once its index is, which is written last.
 
     Args:
-        folder: the folder, or a URL for fsspec.
-        full_every: how many steps there are in a chain, 1 to 64.
-        keep_last: at each save, delete all steps but the last so many of those that are complete; None: keep all. The
+        folder: The folder, or a URL for fsspec.
+        full_every: How many steps there are in a chain, 1 to 64.
+        keep_last: At each save, delete all steps but the last so many of those that are complete; None: keep all. The
             last are those that this writer saved last; where it saved fewer, also the highest numbers below the step
             that is being saved. Steps of an earlier run above that number stay, and a CheckpointWarning names them.
             Another one says which file is damaged where old steps cannot be deleted; the step is saved all the same.
-        threads: for coding; as many as the process may use if None.
+        threads: For coding; as many as the process may use if None.
 
     Raises:
-        InvalidArgument: an argument is out of range.
+        InvalidArgument: An argument is out of range.
     """
 
     def __init__(
@@ -255,8 +255,8 @@ class SeriesWriter(CheckpointWriter):
         """Learn which rank this is.
 
         Raises:
-            InvalidArgument: no step was given as ``checkpoint_id``, or it is there already.
-            Unsupported: ranks are to save without collectives.
+            InvalidArgument: No step was given as ``checkpoint_id``, or it is there already.
+            Unsupported: Ranks are to save without collectives.
         """
         super().set_up_storage_writer(is_coordinator, *args, **kwargs)
         name = self._index_name()
@@ -334,8 +334,8 @@ class CheckpointReader(_Storage, StorageReader):
     have something it needs.
 
     Args:
-        folder: the folder, or a URL for fsspec; ``checkpoint_id`` takes its place where it is given.
-        threads: for decoding; as many as the process may use if None.
+        folder: The folder, or a URL for fsspec; ``checkpoint_id`` takes its place where it is given.
+        threads: For decoding; as many as the process may use if None.
 
     Raises:
         InvalidArgument: ``threads`` is out of range.
@@ -352,8 +352,8 @@ class CheckpointReader(_Storage, StorageReader):
         """Read the index.
 
         Raises:
-            FileNotFoundError: there is no checkpoint; the error says what is there instead.
-            Corruption: the index is damaged.
+            FileNotFoundError: There is no checkpoint; the error says what is there instead.
+            Corruption: The index is damaged.
         """
         folder, name = self._folder(), self._index_name()
         try:
@@ -390,7 +390,7 @@ class CheckpointReader(_Storage, StorageReader):
         """Return the plans as they are.
 
         Raises:
-            PeerError: ranks have read different indices, because one was saved in the meantime.
+            PeerError: Ranks have read different indices, because one was saved in the meantime.
         """
         first = plans[0].storage_data
         for rank, plan in enumerate(plans):
@@ -405,7 +405,7 @@ class CheckpointReader(_Storage, StorageReader):
         """Read what the plan asks for, archive by archive.
 
         Raises:
-            GcodecError: an archive is damaged, missing or another than the index names.
+            GcodecError: An archive is damaged, missing or another than the index names.
         """
         wanted: dict[str, dict[str, list[Any]]] = {}
         for item in plan.items:
@@ -434,8 +434,8 @@ class SeriesReader(CheckpointReader):
     Each load looks for the last one anew, so a reader may follow a training.
 
     Args:
-        folder: the folder, or a URL for fsspec.
-        threads: for decoding; as many as the process may use if None.
+        folder: The folder, or a URL for fsspec.
+        threads: For decoding; as many as the process may use if None.
 
     Raises:
         InvalidArgument: ``threads`` is out of range.

@@ -19,9 +19,9 @@ class ProcessGroupGcodec(ProcessGroupWrapper):
     """Takes the place of torchft's ``ProcessGroupGloo``: each quorum gets a group that compresses sums of floats.
 
     Args:
-        options: how to compress, the same on all replicas; default ``GroupOptions()``, which is lossless. Its
+        options: How to compress, the same on all replicas; default ``GroupOptions()``, which is lossless. Its
             ``timeout`` is not used.
-        timeout: time after which a silent replica is an error, and in which a quorum's replicas must meet.
+        timeout: Time after which a silent replica is an error, and in which a quorum's replicas must meet.
 
     Raises:
         InvalidArgument: ``options`` are no GroupOptions.

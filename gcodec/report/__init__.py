@@ -33,17 +33,17 @@ def report_page(
     """Return the page about a file or a folder, as HTML.
 
     Args:
-        path: an archive, a frame, a tensor file, a log of ``state.stats()`` in JSON lines (``.jsonl``), or a folder
+        path: An archive, a frame, a tensor file, a log of ``state.stats()`` in JSON lines (``.jsonl``), or a folder
             with any of these: such logs, dumps of the recorder, a series of checkpoints. Or a URL for fsspec of one
             of these: files are read there, logs and folders are copied to a temporary folder first.
-        limit: bytes of values to read for distributions: of more, the first part of every tensor.
-        base: what an archive was compressed against, or a tensor file is to be compressed against; for nothing else.
-        progress: called with what comes next.
+        limit: Bytes of values to read for distributions: of more, the first part of every tensor.
+        base: What an archive was compressed against, or a tensor file is to be compressed against; for nothing else.
+        progress: Called with what comes next.
 
     Raises:
-        InvalidArgument: there is a base for something else than an archive or a tensor file.
-        GcodecError: there is nothing to report on, or it is damaged.
-        OSError: it cannot be read.
+        InvalidArgument: There is a base for something else than an archive or a tensor file.
+        GcodecError: There is nothing to report on, or it is damaged.
+        OSError: It cannot be read.
     """
     place = os.fspath(local_path(path))
     name = name_at(place)

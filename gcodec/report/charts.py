@@ -26,7 +26,7 @@ class Curve(NamedTuple):
     """A curve of a chart.
 
     Attributes:
-        name: what the legend calls it.
+        name: What the legend calls it.
         points: x and y, in ascending order of x.
     """
 
@@ -38,11 +38,11 @@ def line_chart(title: str, curves: Sequence[Curve], x_label: str, note: str = ""
     """Return a chart of curves, with the numbers in a table that opens; several charts of more curves than colors.
 
     Args:
-        title: above the chart.
-        curves: one or more; those without points are left out.
-        x_label: what x counts.
-        note: a line below the title.
-        log: on a logarithmic scale.
+        title: Above the chart.
+        curves: One or more; those without points are left out.
+        x_label: What x counts.
+        note: A line below the title.
+        log: On a logarithmic scale.
     """
     shown = [Curve(curve.name, _thinned(_drawable(curve.points, log))) for curve in curves]
     shown = [curve for curve in shown if curve.points]
@@ -78,9 +78,9 @@ def column_chart(title: str, counts: Mapping[int, float], x_label: str, note: st
     """Return a chart of columns over whole numbers, such as shares of values over their exponents.
 
     Args:
-        title: above the chart.
-        counts: height of the column at each number, in percent.
-        note: a line below the title.
+        title: Above the chart.
+        counts: Height of the column at each number, in percent.
+        note: A line below the title.
     """
     if not counts:
         return ""
@@ -103,10 +103,10 @@ def divided_bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: Call
     """Return bars divided into parts, each bar as wide as the card.
 
     Args:
-        title: above the bars.
-        rows: the parts of each bar by name; a color is a name's in all bars.
-        unit: writes a part's number.
-        note: a line below the title.
+        title: Above the bars.
+        rows: The parts of each bar by name; a color is a name's in all bars.
+        unit: Writes a part's number.
+        note: A line below the title.
     """
     names = list(dict.fromkeys(name for parts in rows.values() for name, value in parts.items() if value))
     columns = [""] if len(rows) == 1 else list(rows)

@@ -36,18 +36,18 @@ class TensorRow:
     """A tensor as the report's table shows it.
 
     Attributes:
-        file: the file that it is of.
-        name: its name.
-        dtype: its type.
-        shape: its shape.
-        value_bytes: its size; of the segment, where it owns one.
-        stored_bytes: what that takes in the archive; 0 for one that lies in another's bytes.
-        n_values: how many values are coded.
-        modes: modes and codecs of its chunks.
-        kinds: its blocks by kind; of tensors that share a frame, the first has them.
-        shared: whether it shares a frame with others.
-        shares: the tensor whose bytes it lies in; empty for its own.
-        exponents: counts of its exponents, in the part that was read; None if none was.
+        file: The file that it is of.
+        name: Its name.
+        dtype: Its type.
+        shape: Its shape.
+        value_bytes: Its size; of the segment, where it owns one.
+        stored_bytes: What that takes in the archive; 0 for one that lies in another's bytes.
+        n_values: How many values are coded.
+        modes: Modes and codecs of its chunks.
+        kinds: Its blocks by kind; of tensors that share a frame, the first has them.
+        shared: Whether it shares a frame with others.
+        shares: The tensor whose bytes it lies in; empty for its own.
+        exponents: Counts of its exponents, in the part that was read; None if none was.
     """
 
     file: str
@@ -68,11 +68,11 @@ class FileRow(NamedTuple):
     """A file of an archive as the report's table shows it.
 
     Attributes:
-        path: its path in the archive.
-        format: its format.
-        n_tensors: how many tensors it has.
-        n_bytes: its size.
-        stored_bytes: what it takes in the archive.
+        path: Its path in the archive.
+        format: Its format.
+        n_tensors: How many tensors it has.
+        n_bytes: Its size.
+        stored_bytes: What it takes in the archive.
     """
 
     path: str
@@ -87,16 +87,16 @@ class Contents:
     """Everything that a report says of an archive or frame.
 
     Attributes:
-        kind: what was read, in words.
-        value_bytes: size of what it restores to.
-        stored_bytes: its own size.
-        rows: its tensors.
-        files: its files, if it is an archive of several.
-        distributions: of values, by type.
-        n_read: bytes of values that were read for them.
-        notes: remarks for the reader.
-        seconds: time of each stage, for ``n_timed`` bytes of values.
-        n_timed: bytes of values that went through the stages.
+        kind: What was read, in words.
+        value_bytes: Size of what it restores to.
+        stored_bytes: Its own size.
+        rows: Its tensors.
+        files: Its files, if it is an archive of several.
+        distributions: Of values, by type.
+        n_read: Bytes of values that were read for them.
+        notes: Remarks for the reader.
+        seconds: Time of each stage, for ``n_timed`` bytes of values.
+        n_timed: Bytes of values that went through the stages.
     """
 
     kind: str
@@ -127,16 +127,16 @@ def contents_of(path: str | Path, source: FileSource, *, limit: int, base: Bases
     """Return what is in a file.
 
     Args:
-        path: its path or URL; its name tells the kind of a file that is not compressed.
-        source: its bytes.
-        limit: bytes of values to read for distributions and speeds: of more, the first part of every tensor.
-        base: what an archive was compressed against; without it, tensors that need it are not read. Or what a tensor
+        path: Its path or URL; its name tells the kind of a file that is not compressed.
+        source: Its bytes.
+        limit: Bytes of values to read for distributions and speeds: of more, the first part of every tensor.
+        base: What an archive was compressed against; without it, tensors that need it are not read. Or what a tensor
             file is to be compressed against.
 
     Raises:
-        InvalidArgument: there is a base, but this is a frame.
-        GcodecError: it is none of these, or damaged.
-        OSError: it cannot be read.
+        InvalidArgument: There is a base, but this is a frame.
+        GcodecError: It is none of these, or damaged.
+        OSError: It cannot be read.
     """
     head = source.read(0, min(4, source.size)).tobytes()
     if head == FRAME_MAGIC:

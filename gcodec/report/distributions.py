@@ -12,12 +12,12 @@ class Distribution:
     """Counts over values of one type.
 
     Args:
-        dtype: name of the type.
+        dtype: Name of the type.
 
     Attributes:
-        dtype: the type.
-        exponents: values with each exponent field, int64[2**exponent_bits].
-        used_bits: values whose lowest mantissa bit that is set is the k-th from the top, int64[mantissa_bits + 1];
+        dtype: The type.
+        exponents: Values with each exponent field, int64[2**exponent_bits].
+        used_bits: Values whose lowest mantissa bit that is set is the k-th from the top, int64[mantissa_bits + 1];
             those without any at 0.
     """
 

@@ -30,11 +30,11 @@ class StepSizes:
     """A recorded step, compressed.
 
     Attributes:
-        step: its number.
-        bytes_in: bytes of values that were measured, by kind of tensor: ``grad``, ``param`` and kinds of state.
-        bytes_out: what they took, lossless; under ``NEAR_LOSSLESS``: the gradients by the optimizer's rule.
-        entropy: bits per exponent of each kind.
-        levels: values of gradients at each level of the fine ladder.
+        step: Its number.
+        bytes_in: Bytes of values that were measured, by kind of tensor: ``grad``, ``param`` and kinds of state.
+        bytes_out: What they took, lossless; under ``NEAR_LOSSLESS``: the gradients by the optimizer's rule.
+        entropy: Bits per exponent of each kind.
+        levels: Values of gradients at each level of the fine ladder.
     """
 
     step: int
@@ -63,7 +63,7 @@ def measure_dump(path: Path) -> StepSizes:
     """Compress a dump's tensors by kind, and its gradients by the optimizer's rule, too.
 
     Raises:
-        GcodecError: it is damaged, or no dump.
+        GcodecError: It is damaged, or no dump.
     """
     dump = read_dump(path)
     sizes, counts = StepSizes(dump.step), dict[str, np.ndarray]()

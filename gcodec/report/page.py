@@ -23,9 +23,9 @@ class Cell(NamedTuple):
     """A cell of a table.
 
     Attributes:
-        text: what is shown.
-        value: what is sorted by; None for text, which is sorted as it is shown.
-        html: shown in place of the text, already HTML.
+        text: What is shown.
+        value: What is sorted by; None for text, which is sorted as it is shown.
+        html: Shown in place of the text, already HTML.
     """
 
     text: str
@@ -37,8 +37,8 @@ class Page:
     """A page that is written from top to bottom.
 
     Args:
-        title: of the page, shown at its top.
-        lines: shown below it.
+        title: Of the page, shown at its top.
+        lines: Shown below it.
     """
 
     def __init__(self, title: str, lines: Iterable[str] = ()) -> None:
@@ -80,8 +80,8 @@ class Page:
         """Add a table that is sorted by a click on a column, and searched where it is long.
 
         Args:
-            columns: their names; that of a column of numbers begins with ``>``.
-            rows: the rows.
+            columns: Their names; that of a column of numbers begins with ``>``.
+            rows: The rows.
         """
         self._n_tables += 1
         table = f"table{self._n_tables}"

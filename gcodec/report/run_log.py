@@ -38,11 +38,11 @@ class RunLog:
     """A run as its log tells it.
 
     Attributes:
-        steps: the step of each line; strictly ascending.
-        numbers: each number by name, with the step it was logged at.
-        settings: for each tensor, the knob of its compressor from each step at which that changed.
-        knobs: what the numbers in ``settings`` are: rank, bits or density, by tensor.
-        notes: lines that could not be read.
+        steps: The step of each line; strictly ascending.
+        numbers: Each number by name, with the step it was logged at.
+        settings: For each tensor, the knob of its compressor from each step at which that changed.
+        knobs: What the numbers in ``settings`` are: rank, bits or density, by tensor.
+        notes: Lines that could not be read.
     """
 
     steps: list[float] = field(default_factory=list)
@@ -70,8 +70,8 @@ def read_log(path: Path) -> RunLog:
     """Read a log; of lines for the same step, or of a run that was resumed at an earlier one, the later count.
 
     Raises:
-        WrongKind: no line of it is JSON with a number.
-        OSError: it cannot be read.
+        WrongKind: No line of it is JSON with a number.
+        OSError: It cannot be read.
     """
     log = RunLog()
     lines: list[tuple[float, Mapping[str, Any]]] = []

@@ -22,12 +22,12 @@ class DeviceBits:
     """The row-major bits of a tensor on a device.
 
     Args:
-        words: integers of the values' width, [n], contiguous.
+        words: Integers of the values' width, [n], contiguous.
 
     Attributes:
-        words: as above.
-        size: size in bytes.
-        device: the device.
+        words: As above.
+        size: Size in bytes.
+        device: The device.
     """
 
     def __init__(self, words: torch.Tensor) -> None:
@@ -116,8 +116,8 @@ def hashes_of(bits: Mapping[str, Bits], threads: Any) -> dict[str, str]:
     """Return the XXH3 of bits by name: 16 hexadecimal digits each.
 
     Args:
-        bits: bits by name, each on the host or on a device.
-        threads: a pool that hashes those on the host.
+        bits: Bits by name, each on the host or on a device.
+        threads: A pool that hashes those on the host.
     """
     on_host = {name: item for name, item in bits.items() if not isinstance(item, DeviceBits)}
     there = [name for name in bits if name not in on_host]

@@ -32,9 +32,9 @@ def ready_segments(plan: FilePlan, new: Mapping[str, Bits], old: Mapping[str, Bi
     """Return the segments of a difference that are encoded on devices, by number: those whose values are all on one.
 
     Args:
-        plan: the difference's file.
-        new: bits of the tensors by name.
-        old: bits of the base's tensors by name.
+        plan: The difference's file.
+        new: Bits of the tensors by name.
+        old: Bits of the base's tensors by name.
     """
     found = {}
     for number, views in by_segment(plan.tensors).items():
@@ -56,10 +56,10 @@ def decoded_segment(
     """Return the bytes of a segment, decoded on the device where its base lies; the hash is not checked.
 
     Args:
-        bases: the base's tensors on it, flat tensors of uint8 on the device, end to end.
+        bases: The base's tensors on it, flat tensors of uint8 on the device, end to end.
 
     Raises:
-        GcodecError: a chunk does not decode, or the base is another.
+        GcodecError: A chunk does not decode, or the base is another.
     """
     import torch
 
@@ -88,8 +88,8 @@ def _encoded(values: torch.Tensor, base: torch.Tensor, dtype: str) -> Iterator[R
     """Yield the chunks of a segment.
 
     Args:
-        values: its bytes on the device.
-        dtype: the codec's type of the values.
+        values: Its bytes on the device.
+        dtype: The codec's type of the values.
     """
     from .. import codec
     from ..frame.decode import FrameReader

@@ -54,10 +54,10 @@ class PublishedTensor(NamedTuple):
     """A tensor as it was published.
 
     Attributes:
-        layout: its layout.
-        bits: its row-major bytes on the host or a device, which the publisher owns once the version is made.
-        hash: of these bytes.
-        is_owned: the bytes are in memory that nobody else changes.
+        layout: Its layout.
+        bits: Its row-major bytes on the host or a device, which the publisher owns once the version is made.
+        hash: Of these bytes.
+        is_owned: The bytes are in memory that nobody else changes.
     """
 
     layout: TensorLayout
@@ -74,11 +74,11 @@ class WeightVersion:
     """A version of the weights, ready to be sent.
 
     Attributes:
-        info: its number, hashes and metadata. ``info.base`` is None where there is no difference.
-        is_anchor_due: an anchor of this version should be kept, because the interval or the caller says so.
-        is_first: the publisher has made none before it.
-        stats: counts and seconds.
-        difference: the message with what changed; None for a first version, and after names, shapes or types changed.
+        info: Its number, hashes and metadata. ``info.base`` is None where there is no difference.
+        is_anchor_due: An anchor of this version should be kept, because the interval or the caller says so.
+        is_first: The publisher has made none before it.
+        stats: Counts and seconds.
+        difference: The message with what changed; None for a first version, and after names, shapes or types changed.
     """
 
     info: VersionInfo
@@ -113,7 +113,7 @@ class WeightVersion:
         for.
 
         Raises:
-            InvalidArgument: the publisher has made a later version by now, and holds these weights no longer; or the
+            InvalidArgument: The publisher has made a later version by now, and holds these weights no longer; or the
                 version was pickled before it was asked.
         """
         if self._anchor is None:
@@ -136,20 +136,20 @@ class Publisher:
     Not for several threads at once, but a version may be sent, and its anchor be made, beside the next ``publish``.
 
     Args:
-        start: weights that all subscribers hold before the first version, such as those of a common checkpoint: the
+        start: Weights that all subscribers hold before the first version, such as those of a common checkpoint: the
             first version is then a difference, too. None: the first version is an anchor.
-        anchor_every: after so many versions an anchor is due again; None: only the first, and on demand.
-        first: number of the first version. To go on in a folder, 1 more than the number of its newest version.
-        dtype: floating-point tensors of wider types are cast to this one before they are compared and sent, such as
+        anchor_every: After so many versions an anchor is due again; None: only the first, and on demand.
+        first: Number of the first version. To go on in a folder, 1 more than the number of its newest version.
+        dtype: Floating-point tensors of wider types are cast to this one before they are compared and sent, such as
             "bfloat16" for float32 masters; None: all are sent as they are.
-        on_device: keep the copy of tensors on CUDA devices there; differences are then found, hashed and encoded there,
+        on_device: Keep the copy of tensors on CUDA devices there; differences are then found, hashed and encoded there,
             and only their bytes come to the host. False: all of that is done on the host.
-        part: name of the part of a sharded state that this publisher has.
-        threads: how many compare and encode at once; as many as the process may use if None.
-        progress: called with the name of a stage ("compare", "encode"), bytes done and bytes in all.
+        part: Name of the part of a sharded state that this publisher has.
+        threads: How many compare and encode at once; as many as the process may use if None.
+        progress: Called with the name of a stage ("compare", "encode"), bytes done and bytes in all.
 
     Raises:
-        InvalidArgument: an argument has another type or value.
+        InvalidArgument: An argument has another type or value.
     """
 
     def __init__(
@@ -201,16 +201,16 @@ class Publisher:
         """Make the next version. The tensors may change again as soon as this returns.
 
         Args:
-            tensors: name to numpy array or torch tensor, on any device, of any shape and strides, and of any type that
+            tensors: Name to numpy array or torch tensor, on any device, of any shape and strides, and of any type that
                 .safetensors has. Floats are coded against the last version; other types are sent whole if they change.
-            anchor: an anchor is due, whatever the interval says.
-            metadata: strings to send along, such as the number of the training step.
+            anchor: An anchor is due, whatever the interval says.
+            metadata: Strings to send along, such as the number of the training step.
 
         Returns:
             The version. An anchor of it can be had until the next one is made.
 
         Raises:
-            InvalidArgument: a tensor of another kind or type, or reserved metadata. No version has been made then.
+            InvalidArgument: A tensor of another kind or type, or reserved metadata. No version has been made then.
         """
         check_flag("anchor", anchor)
         own, clock = check_own_metadata(metadata), StageClock()

@@ -18,7 +18,7 @@ class SharedTensors:
     """The tensors among some that share memory with another one.
 
     Attributes:
-        in_part: those that share only a part of it, or in another order or shape; what is written for one of them
+        in_part: Those that share only a part of it, or in another order or shape; what is written for one of them
             shows in others as values at other places.
     """
 
@@ -47,11 +47,11 @@ class SharedTensors:
         """Compare what a version has for tensors of the very same memory.
 
         Args:
-            info: the facts about the version.
-            hashes: of all tensors, once it is applied.
+            info: The facts about the version.
+            hashes: Of all tensors, once it is applied.
 
         Raises:
-            InvalidArgument: it has different values for them.
+            InvalidArgument: It has different values for them.
         """
         for first, *others in self._tied:
             for name in others:
@@ -64,7 +64,7 @@ class SharedTensors:
         """Compare the hashes of tensors that share memory in part with those that they are to have.
 
         Raises:
-            InvalidArgument: they differ, because one tensor's values were written over another's.
+            InvalidArgument: They differ, because one tensor's values were written over another's.
         """
         for names in self._overlapping:
             for name in names:

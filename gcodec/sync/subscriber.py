@@ -42,7 +42,7 @@ class PendingVersion:
     """A version that has been read, decoded and checked, but not applied yet: :meth:`Subscriber.read` returns it.
 
     Attributes:
-        info: the facts about the version.
+        info: The facts about the version.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PendingVersion:
             quarter changes comes whole.
 
         Raises:
-            BrokenChain: this anchor made the subscriber's tensors, which are its values, and another version has been
+            BrokenChain: This anchor made the subscriber's tensors, which are its values, and another version has been
                 written into them since.
         """
         check_choice("like", like, (None, "numpy", "torch"))
@@ -95,8 +95,8 @@ class PendingVersion:
         Whatever is raised while it writes, the values that were there before are put back first.
 
         Raises:
-            BrokenChain: the subscriber has applied another version since this one was read.
-            InvalidArgument: it has different values for tensors that share memory in part, or tensors have other memory
+            BrokenChain: The subscriber has applied another version since this one was read.
+            InvalidArgument: It has different values for tensors that share memory in part, or tensors have other memory
                 by now.
         """
         subscriber = self._subscriber
@@ -117,7 +117,7 @@ class PendingVersion:
         """Check what only shows where values are written, those of tensors that share memory in part; nothing stays.
 
         Raises:
-            InvalidArgument: it has different values for them.
+            InvalidArgument: It has different values for them.
         """
         if self._subscriber._shared.in_part:
             with signals_deferred():
@@ -145,21 +145,21 @@ class Subscriber:
     stay as they were.
 
     Args:
-        tensors: name to numpy array or torch tensor, which are written in place, on whatever device. They must have the
+        tensors: Name to numpy array or torch tensor, which are written in place, on whatever device. They must have the
             names, types and shapes of the publisher's, and share memory only where its values are equal. Of a module
             give ``state_dict(keep_vars=True)``: parameters that have been moved are then refused. None: the first
             anchor makes tensors, in host memory.
-        on_device: make updates of tensors on CUDA devices there. Their values then never come to the host.
+        on_device: Make updates of tensors on CUDA devices there. Their values then never come to the host.
             Anchors, and tensors whose values do not lie one after the other, are compared on the host in any case.
-        part: name of the part of a sharded state that they are, as its publisher has it.
+        part: Name of the part of a sharded state that they are, as its publisher has it.
         like: ``"numpy"`` or ``"torch"``: the kind of tensors that are made where none are given.
-        threads: how many decode at once; as many as the process may use if None.
-        max_output_bytes: refuse messages that restore to more bytes, of weights and their .safetensors header; None: no
+        threads: How many decode at once; as many as the process may use if None.
+        max_output_bytes: Refuse messages that restore to more bytes, of weights and their .safetensors header; None: no
             limit.
-        progress: called with "check", bytes done and bytes in all.
+        progress: Called with "check", bytes done and bytes in all.
 
     Raises:
-        InvalidArgument: a tensor that cannot be written in place, or of a type that versions do not have.
+        InvalidArgument: A tensor that cannot be written in place, or of a type that versions do not have.
     """
 
     def __init__(
@@ -218,15 +218,15 @@ class Subscriber:
         """Read, decode and check a version without changing any weights.
 
         Args:
-            data: a message: bytes, a path or a binary stream.
+            data: A message: bytes, a path or a binary stream.
 
         Raises:
-            BrokenChain: it does not follow the version that is held.
-            Corruption: it is damaged.
-            InvalidArgument: its tensors are not those of the subscriber, or differ where these are the same memory, or
+            BrokenChain: It does not follow the version that is held.
+            Corruption: It is damaged.
+            InvalidArgument: Its tensors are not those of the subscriber, or differ where these are the same memory, or
                 it is of another part.
-            Unsupported: it is of a later format.
-            LimitExceeded: it restores to more than ``max_output_bytes``.
+            Unsupported: It is of a later format.
+            LimitExceeded: It restores to more than ``max_output_bytes``.
         """
         return self._read(data)
 
@@ -234,10 +234,10 @@ class Subscriber:
         """Read a version.
 
         Args:
-            found: what its source says of it, which it must agree with. An anchor that does may go back in number.
+            found: What its source says of it, which it must agree with. An anchor that does may go back in number.
 
         Raises:
-            GcodecError: as for :meth:`read`.
+            GcodecError: As for :meth:`read`.
         """
         clock = StageClock()
         with clock.measure("check"):
@@ -267,18 +267,18 @@ class Subscriber:
         that something else has changed.
 
         Args:
-            source: where versions are stored, such as a :class:`gcodec.sync.VersionFolder`.
-            to: number of the version to stop at; None: the newest.
+            source: Where versions are stored, such as a :class:`gcodec.sync.VersionFolder`.
+            to: Number of the version to stop at; None: the newest.
 
         Returns:
             How many versions were applied; 0 if there is nothing new.
 
         Raises:
-            BrokenChain: nothing leads from what is held to that version: an anchor is needed.
-            InvalidArgument: an argument has another type.
-            Corruption: a message that is needed is damaged, or is another than the source says.
-            GcodecError: there is no such folder.
-            OSError: the source cannot be read.
+            BrokenChain: Nothing leads from what is held to that version: an anchor is needed.
+            InvalidArgument: An argument has another type.
+            Corruption: A message that is needed is damaged, or is another than the source says.
+            GcodecError: There is no such folder.
+            OSError: The source cannot be read.
 
         After an error the weights are those of the last version that could be applied.
         """
@@ -341,7 +341,7 @@ class Subscriber:
         """Check that the weights are still those of the version that was applied last.
 
         Raises:
-            BrokenChain: they are not; the names of the changed tensors are in the text. An anchor mends them.
+            BrokenChain: They are not; the names of the changed tensors are in the text. An anchor mends them.
         """
         if self._hashes:
             found = self._hashed(self._held)
@@ -444,7 +444,7 @@ class Subscriber:
         """Return what a segment changes, decoded and compared on a device; its tensors' hashes are put into ``hashes``.
 
         Raises:
-            GcodecError: it is damaged, or of another base.
+            GcodecError: It is damaged, or of another base.
         """
         bases = [as_bytes_there(self._held[name].words_on_device) for name in names]
         new = decoded_segment(message.archive, message.entry, number, bases)
@@ -495,7 +495,7 @@ class _HeldBases:
     """Finds the weights that a subscriber holds, for frames that refer to them.
 
     Args:
-        held: returns the name of what is held, for errors, and its tensors.
+        held: Returns the name of what is held, for errors, and its tensors.
     """
 
     def __init__(self, held: Callable[[], tuple[str, list[WritableTensor]]]) -> None:

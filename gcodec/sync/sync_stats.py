@@ -43,13 +43,13 @@ class PublishStats:
     """Counts of one version as its publisher made it.
 
     Attributes:
-        n_values: values in all tensors.
-        n_changed_values: those whose bits differ from the version before; all of them in a first version.
+        n_values: Values in all tensors.
+        n_changed_values: Those whose bits differ from the version before; all of them in a first version.
         n_tensors: tensors.
-        n_changed_tensors: those in which any value changed.
-        raw_bytes: bytes of all tensors.
-        message_bytes: bytes of the difference, or of the anchor where there is no difference.
-        seconds: seconds by stage: "read" (from the device, cast), "compare", "encode", "keep".
+        n_changed_tensors: Those in which any value changed.
+        raw_bytes: Bytes of all tensors.
+        message_bytes: Bytes of the difference, or of the anchor where there is no difference.
+        seconds: Seconds by stage: "read" (from the device, cast), "compare", "encode", "keep".
     """
 
     n_values: int
@@ -78,12 +78,12 @@ class UpdateStats:
     """Counts of one version as a subscriber applied it.
 
     Attributes:
-        number: number of the version.
-        is_anchor: it held all weights.
-        n_changed_values: values whose bits were replaced by others.
-        raw_bytes: bytes of the tensors that the message held.
-        message_bytes: bytes of the message.
-        seconds: seconds by stage: "check" (read, decode and verify) and "write".
+        number: Number of the version.
+        is_anchor: It held all weights.
+        n_changed_values: Values whose bits were replaced by others.
+        raw_bytes: Bytes of the tensors that the message held.
+        message_bytes: Bytes of the message.
+        seconds: Seconds by stage: "check" (read, decode and verify) and "write".
     """
 
     number: int

@@ -24,8 +24,8 @@ class TensorLayout(NamedTuple):
     """A tensor without its values.
 
     Attributes:
-        dtype: name of its type.
-        shape: its shape.
+        dtype: Name of its type.
+        shape: Its shape.
     """
 
     dtype: str
@@ -59,11 +59,11 @@ def tensor_layout_of(name: str, value: Any) -> TensorLayout:
     """Return the layout of an array or tensor.
 
     Args:
-        name: its name, for errors.
+        name: Its name, for errors.
         value: numpy array, torch tensor, or what ``numpy.asarray`` takes.
 
     Raises:
-        InvalidArgument: a type that .safetensors lacks, a sparse or quantized tensor, a DTensor, or one without data.
+        InvalidArgument: A type that .safetensors lacks, a sparse or quantized tensor, a DTensor, or one without data.
     """
     if is_torch(value):
         _check_torch(name, value)
@@ -113,12 +113,12 @@ def as_typed(bits: np.ndarray, dtype: str, shape: tuple[int, ...], like: str, na
     """Return bits as an array of their type that shares the memory.
 
     Args:
-        bits: contiguous, any type.
-        dtype: name of the values' type.
-        shape: shape of the result.
+        bits: Contiguous, any type.
+        dtype: Name of the values' type.
+        shape: Shape of the result.
         like: ``"numpy"`` or ``"torch"``. What numpy lacks comes as a type of ml_dtypes, or as unsigned integers where
             that is not installed.
-        name: name of the tensor, for errors.
+        name: Name of the tensor, for errors.
     """
     return as_array(TensorView(name, dtype, shape, 0), bits.reshape(-1).view(np.uint8), like)
 
@@ -127,17 +127,17 @@ class WritableTensor:
     """An array or tensor whose values are read and replaced as bits, in place.
 
     Args:
-        name: its name, for errors.
+        name: Its name, for errors.
         value: numpy array or torch tensor; on a device, values are copied to the host to be read, and only the new ones
             to the device.
-        layout: its layout, where an array of unsigned integers stands for a type that numpy lacks; None: its own.
-        on_device: compare and hash the values where they are, if that is a CUDA device and they lie end to end.
+        layout: Its layout, where an array of unsigned integers stands for a type that numpy lacks; None: its own.
+        on_device: Compare and hash the values where they are, if that is a CUDA device and they lie end to end.
 
     Attributes:
-        words: the values as integers of their width: a numpy array or a torch tensor of the same memory.
+        words: The values as integers of their width: a numpy array or a torch tensor of the same memory.
 
     Raises:
-        InvalidArgument: it cannot be written to, or is not of a type that versions have.
+        InvalidArgument: It cannot be written to, or is not of a type that versions have.
     """
 
     def __init__(self, name: str, value: Any, layout: TensorLayout | None = None, *, on_device: bool = False) -> None:
@@ -203,9 +203,9 @@ class WritableTensor:
         """Replace values.
 
         Args:
-            first: the value that indices are counted from.
-            bits: the new values, unsigned integers of their width.
-            indices: which values they replace, ascending; None: as many as there are, one after the other.
+            first: The value that indices are counted from.
+            bits: The new values, unsigned integers of their width.
+            indices: Which values they replace, ascending; None: as many as there are, one after the other.
         """
         self._dense = None
         if self._flat is not None:
@@ -266,9 +266,9 @@ def _check_no_overlap(name: str, shape: tuple[int, ...], strides: tuple[int, ...
     """Raise InvalidArgument for a tensor of which values share memory: to write one would change another.
 
     Args:
-        name: its name, for the error.
-        strides: steps from one value to the next, in whatever unit.
-        width: of a value, in that unit.
+        name: Its name, for the error.
+        strides: Steps from one value to the next, in whatever unit.
+        width: Of a value, in that unit.
     """
     if 0 in shape:
         return

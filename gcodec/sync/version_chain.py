@@ -19,8 +19,8 @@ class Position(NamedTuple):
     """The number and hash of the weights that a subscriber holds.
 
     Attributes:
-        number: number of the version, 0 if none has been applied.
-        state: hash of the weights; empty if there are none.
+        number: Number of the version, 0 if none has been applied.
+        state: Hash of the weights; empty if there are none.
     """
 
     number: int
@@ -34,7 +34,7 @@ class StoredMessage(NamedTuple):
     """A message that is stored somewhere.
 
     Attributes:
-        n_bytes: its size.
+        n_bytes: Its size.
         hash: XXH3, 64 bits, of it: 16 hexadecimal digits.
     """
 
@@ -46,12 +46,12 @@ class StoredVersion(NamedTuple):
     """A version that is stored somewhere, as a difference, an anchor or both.
 
     Attributes:
-        number: number of the version.
-        state: hash of the weights, 16 hexadecimal digits.
-        base: hash of the weights that the difference applies to; None without a difference.
-        difference: the difference, if there is one.
-        anchor: the anchor, if there is one.
-        metadata: the publisher's own key-value pairs.
+        number: Number of the version.
+        state: Hash of the weights, 16 hexadecimal digits.
+        base: Hash of the weights that the difference applies to; None without a difference.
+        difference: The difference, if there is one.
+        anchor: The anchor, if there is one.
+        metadata: The publisher's own key-value pairs.
     """
 
     number: int
@@ -77,7 +77,7 @@ class VersionSource(Protocol):
         """Return the difference or the anchor of a version; ``stored``: what :meth:`versions` has said of it.
 
         Raises:
-            FileNotFoundError: it has been removed.
+            FileNotFoundError: It has been removed.
         """
         ...
 
@@ -86,8 +86,8 @@ class Step(NamedTuple):
     """A message on the way to a version.
 
     Attributes:
-        number: number of its version.
-        is_anchor: the anchor of that version, not the difference.
+        number: Number of its version.
+        is_anchor: The anchor of that version, not the difference.
     """
 
     number: int
@@ -103,13 +103,13 @@ def check_found(info: VersionInfo, version: StoredVersion, step: Step, where: st
     """Compare a message with what its source says of it.
 
     Args:
-        info: the facts that the message states.
-        version: the version of the step, as the source names it.
-        step: the step that the message is stored for.
-        where: place of the message, for the error.
+        info: The facts that the message states.
+        version: The version of the step, as the source names it.
+        step: The step that the message is stored for.
+        where: Place of the message, for the error.
 
     Raises:
-        Corruption: it is another message, though perhaps an intact one.
+        Corruption: It is another message, though perhaps an intact one.
     """
     wanted = VersionInfo(version.number, version.state, None if step.is_anchor else version.base)
     if (info.number, info.state, info.base) != (wanted.number, wanted.state, wanted.base):
@@ -127,8 +127,8 @@ class Ways:
     All calls together take little more than linear time in the number of versions, however many messages fail.
 
     Args:
-        versions: what there is, in ascending order; at least one.
-        without: messages that cannot be used.
+        versions: What there is, in ascending order; at least one.
+        without: Messages that cannot be used.
     """
 
     def __init__(self, versions: Sequence[StoredVersion], *, without: Collection[Step] = ()) -> None:
@@ -170,7 +170,7 @@ class Ways:
         """Return the messages to apply, one after the other, to get from some weights to the version: the fewest bytes.
 
         Args:
-            state: hash of the weights that are held; empty if there are none.
+            state: Hash of the weights that are held; empty if there are none.
 
         Returns:
             The steps, none from the version's own weights; None if there is no way: an anchor is needed.

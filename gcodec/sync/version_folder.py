@@ -51,14 +51,14 @@ class VersionFolder:
     second publisher waits for the first; at a URL there is no lock, so let only one at a time write there.
 
     Args:
-        path: a folder, which the first ``send`` makes if it does not exist, or a URL for fsspec, such as
+        path: A folder, which the first ``send`` makes if it does not exist, or a URL for fsspec, such as
             "s3://bucket/run-7", if that is installed. There objects are put whole.
-        keep_anchors: so many of the newest anchors are kept, and all versions since; older ones are removed. None:
+        keep_anchors: So many of the newest anchors are kept, and all versions since; older ones are removed. None:
             nothing is removed.
 
     Raises:
         InvalidArgument: ``keep_anchors`` is not None or an integer of at least 1; or there is a file at the path.
-        GcodecError: a URL, and fsspec is not installed.
+        GcodecError: A URL, and fsspec is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, keep_anchors: int | None = 2) -> None:
@@ -70,10 +70,10 @@ class VersionFolder:
         """Return the versions that are there, in ascending order.
 
         Raises:
-            Corruption: the manifest is damaged.
-            NoMemory: there is no memory for the manifest.
-            Unsupported: the manifest is of a later format.
-            OSError: it cannot be read.
+            Corruption: The manifest is damaged.
+            NoMemory: There is no memory for the manifest.
+            Unsupported: The manifest is of a later format.
+            OSError: It cannot be read.
         """
         try:
             text = self._read(MANIFEST, MAX_MANIFEST)
@@ -99,13 +99,13 @@ class VersionFolder:
         """Return a message, compared with the manifest's size and hash: a path in a folder, bytes from elsewhere.
 
         Args:
-            number: number of the version.
-            anchor: its anchor, not the difference.
-            stored: what :meth:`versions` has said of the message; None: the manifest is read again.
+            number: Number of the version.
+            anchor: Its anchor, not the difference.
+            stored: What :meth:`versions` has said of the message; None: the manifest is read again.
 
         Raises:
-            FileNotFoundError: it is not there.
-            Corruption: it is damaged.
+            FileNotFoundError: It is not there.
+            Corruption: It is damaged.
         """
         name = _file_name(number, anchor)
         if stored is None:
@@ -123,17 +123,17 @@ class VersionFolder:
         to the weights that it was given as ``start``.
 
         Args:
-            version: the version that the publisher has just made.
+            version: The version that the publisher has just made.
 
         Returns:
             The bytes written.
 
         Raises:
-            BrokenChain: there is a version of the same or a higher number.
-            GcodecError: another publisher has been writing to the folder for minutes.
+            BrokenChain: There is a version of the same or a higher number.
+            GcodecError: Another publisher has been writing to the folder for minutes.
             InvalidArgument: ``version`` is none, such as its bytes alone, or has so long metadata that nobody could
                 read the manifest; nothing is written.
-            OSError: the folder cannot be written to. It then has the versions that it had.
+            OSError: The folder cannot be written to. It then has the versions that it had.
         """
         if not isinstance(version, WeightVersion):
             raise InvalidArgument(f"version must be what publish returns, not a {type(version).__name__}")
@@ -256,9 +256,9 @@ def _manifest_from_json(text: bytes, where: str) -> tuple[StoredVersion, ...]:
     """Return the versions that a manifest names.
 
     Raises:
-        Corruption: it is damaged.
-        NoMemory: there is no memory for it.
-        Unsupported: it is of another version of the format.
+        Corruption: It is damaged.
+        NoMemory: There is no memory for it.
+        Unsupported: It is of another version of the format.
     """
     try:
         root = json.loads(text.decode())

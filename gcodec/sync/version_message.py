@@ -40,12 +40,12 @@ class VersionInfo:
     """Facts about a version's message.
 
     Attributes:
-        number: number of the version, from 1.
-        state: hash of the weights that applying it gives, 16 hexadecimal digits.
-        base: hash of the weights that it applies to; None for an anchor, which applies to any.
-        part: name of the part of a sharded state that it holds; empty for all of it.
-        metadata: the publisher's own key-value pairs.
-        tensors: layout of each tensor that it holds, by name: all of them, or those that changed.
+        number: Number of the version, from 1.
+        state: Hash of the weights that applying it gives, 16 hexadecimal digits.
+        base: Hash of the weights that it applies to; None for an anchor, which applies to any.
+        part: Name of the part of a sharded state that it holds; empty for all of it.
+        metadata: The publisher's own key-value pairs.
+        tensors: Layout of each tensor that it holds, by name: all of them, or those that changed.
     """
 
     number: int
@@ -68,7 +68,7 @@ class HashedTensor(NamedTuple):
     """A tensor as the hash of weights depends on it.
 
     Attributes:
-        layout: its layout.
+        layout: Its layout.
         hash: XXH3, 64 bits, of its row-major little-endian bytes: 16 hexadecimal digits.
     """
 
@@ -89,8 +89,8 @@ def to_metadata(info: VersionInfo, *, are_joined: bool) -> dict[str, str]:
     """Return the metadata of the archive that holds a version; :func:`open_message` reads them.
 
     Args:
-        info: the facts.
-        are_joined: there are segments of several tensors.
+        info: The facts.
+        are_joined: There are segments of several tensors.
     """
     own = {FORMAT: JOINED if are_joined else ALONE, NUMBER: str(info.number), STATE: info.state}
     if info.base is not None:
@@ -130,11 +130,11 @@ class TensorPart(NamedTuple):
     """Bytes of a tensor that have been decoded; those of a tensor come in order.
 
     Attributes:
-        name: name of the tensor.
-        layout: its layout.
-        start: number of the first of these bytes.
-        data: the bytes; of the last part, none.
-        hash: of all of the tensor's bytes, where this is its last part; else None.
+        name: Name of the tensor.
+        layout: Its layout.
+        start: Number of the first of these bytes.
+        data: The bytes; of the last part, none.
+        hash: Of all of the tensor's bytes, where this is its last part; else None.
     """
 
     name: str
@@ -148,9 +148,9 @@ class OpenMessage(NamedTuple):
     """A version's message that is open for reading, and whose index and metadata have been checked.
 
     Attributes:
-        info: the facts.
-        archive: the archive.
-        entry: the file in it.
+        info: The facts.
+        archive: The archive.
+        entry: The file in it.
     """
 
     info: VersionInfo
@@ -161,10 +161,10 @@ class OpenMessage(NamedTuple):
         """Iterate over the bytes of all tensors, decoded, and their hashes.
 
         Args:
-            without: numbers of segments to pass over.
+            without: Numbers of segments to pass over.
 
         Raises:
-            Corruption: they are damaged.
+            Corruption: They are damaged.
         """
         for number, views in self.entry.views.items():
             if number in without:
@@ -210,16 +210,16 @@ def open_message(
     """Open a version's message, which the caller closes by closing its archive.
 
     Args:
-        data: bytes, a path or a binary stream.
-        threads: how many decode at once; as many as the process may use if None.
-        max_output_bytes: refuse messages that restore to more; no limit if None.
-        bases: finds the weights that a difference applies to.
+        data: Bytes, a path or a binary stream.
+        threads: How many decode at once; as many as the process may use if None.
+        max_output_bytes: Refuse messages that restore to more; no limit if None.
+        bases: Finds the weights that a difference applies to.
 
     Raises:
-        Corruption: it is damaged.
-        WrongKind: it is no version, and not damaged, as far as can be told.
-        Unsupported: it is of a later format.
-        LimitExceeded: it is above the limit.
+        Corruption: It is damaged.
+        WrongKind: It is no version, and not damaged, as far as can be told.
+        Unsupported: It is of a later format.
+        LimitExceeded: It is above the limit.
     """
     archive = ArchiveReader(_source_of(data), threads=threads, max_output_bytes=max_output_bytes, base=bases)
     try:
@@ -234,10 +234,10 @@ def read_version_info(data: Message) -> VersionInfo:
     """Return the facts about a version's message: number, hashes, metadata and layouts. Values are not read.
 
     Args:
-        data: bytes, a path or a binary stream.
+        data: Bytes, a path or a binary stream.
 
     Raises:
-        GcodecError: it is damaged, not a version, or of a later format.
+        GcodecError: It is damaged, not a version, or of a later format.
     """
     message = open_message(data, threads=1)
     message.archive.close()

@@ -23,12 +23,12 @@ class HostChange(NamedTuple):
     """New values of a part of a tensor, in host memory.
 
     Attributes:
-        tensor: the tensor.
-        first: its first value in the part.
-        n_values: values in the part.
-        n_changed: how many of them change.
-        bits: the new values as unsigned integers.
-        indices: which values of the part they replace, uint32, ascending; None: all.
+        tensor: The tensor.
+        first: Its first value in the part.
+        n_values: Values in the part.
+        n_changed: How many of them change.
+        bits: The new values as unsigned integers.
+        indices: Which values of the part they replace, uint32, ascending; None: all.
     """
 
     tensor: WritableTensor
@@ -59,12 +59,12 @@ class DeviceChange(NamedTuple):
     """New values of a part of a tensor, on its device.
 
     Attributes:
-        tensor: the tensor.
-        first: its first value in the part.
-        n_values: values in the part.
-        n_changed: how many of them change.
-        bits: the new values, signed integers of their width, on the device.
-        indices: which values of the part they replace, int64, ascending, on the device; None: all.
+        tensor: The tensor.
+        first: Its first value in the part.
+        n_values: Values in the part.
+        n_changed: How many of them change.
+        bits: The new values, signed integers of their width, on the device.
+        indices: Which values of the part they replace, int64, ascending, on the device; None: all.
     """
 
     tensor: WritableTensor
@@ -113,8 +113,8 @@ def host_changes(tensor: WritableTensor, first: int, bits: np.ndarray) -> list[C
     """Return how a part of a tensor changes: nothing, some values, or all.
 
     Args:
-        first: its first value in the part.
-        bits: the part's new values, unsigned integers of their width.
+        first: Its first value in the part.
+        bits: The part's new values, unsigned integers of their width.
     """
     size = tensor.layout.item_bytes
     before = tensor.read(first * size, (first + len(bits)) * size).view(bits.dtype)
@@ -131,8 +131,8 @@ def device_changes(tensor: WritableTensor, new: torch.Tensor) -> list[Change]:
     """Return how a tensor changes, part by part; waits for the device.
 
     Args:
-        tensor: the tensor, whose words are on a device.
-        new: all of its new values, flat, uint8, on that device.
+        tensor: The tensor, whose words are on a device.
+        new: All of its new values, flat, uint8, on that device.
     """
     before, changes = tensor.words_on_device, list[Change]()
     after = new.clone() if new.storage_offset() % tensor.layout.item_bytes else new
@@ -162,8 +162,8 @@ def write_all(
     """Write all changes, or none: whatever is raised, and wherever, what was written is undone unless it is to be kept.
 
     Args:
-        check: called when all is written; may raise, or note in one step that the changes are to be kept.
-        is_kept: returns whether that is noted; by default they are never kept, where only the check is wanted.
+        check: Called when all is written; may raise, or note in one step that the changes are to be kept.
+        is_kept: Returns whether that is noted; by default they are never kept, where only the check is wanted.
     """
     undo: list[Change] = []
 

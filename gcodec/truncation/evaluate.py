@@ -60,16 +60,16 @@ class Policy:
     """The assumptions that a rule may make about the gradient it is shown.
 
     Attributes:
-        ladder: drops per level; None for ``FINE_LADDER`` of the gradient's type.
-        in_group: other workers' gradients will join this one before the step. An adaptive method's new second moment is
+        ladder: Drops per level; None for ``FINE_LADDER`` of the gradient's type.
+        in_group: Other workers' gradients will join this one before the step. An adaptive method's new second moment is
             then unknown, and bounded below by the old one. False says that this is the gradient the optimizer will see.
-        scale: the rule counts |grad| * scale / loss_scale as this worker's gradient. 1 suits a mean over W workers,
+        scale: The rule counts |grad| * scale / loss_scale as this worker's gradient. 1 suits a mean over W workers,
             where each shows its own *undivided* gradient: their errors enter divided by W, and so add up to the bound
             once. W suits a sum over W workers, and a mean whose terms were divided by W before they came here.
-        loss_scale: the factor on the loss (mixed precision) that is still in ``grad`` and that the step divides by.
+        loss_scale: The factor on the loss (mixed precision) that is still in ``grad`` and that the step divides by.
 
     Raises:
-        InvalidArgument: scales that are not positive and finite numbers, or a field of another type.
+        InvalidArgument: Scales that are not positive and finite numbers, or a field of another type.
     """
 
     ladder: Ladder | None = None
@@ -119,11 +119,11 @@ class RuleKernel(NamedTuple):
     """The kernels of one kind of rule: an optimizer whose rule has these terms needs a formula, and no kernel.
 
     Attributes:
-        of_one: levels of one tensor, float32 or float64; known by their type, which arrays there are, and whether
+        of_one: Levels of one tensor, float32 or float64; known by their type, which arrays there are, and whether
             thresholds are evenly spaced.
-        of_many: levels of many float32 tensors that lie in one buffer.
-        n_constants: the length of ``k``, see :mod:`gcodec.kernels.levels.terms`.
-        n_arrays: the arrays that ``of_one`` takes: param, grad and state; the last of the state may be missing.
+        of_many: Levels of many float32 tensors that lie in one buffer.
+        n_constants: The length of ``k``, see :mod:`gcodec.kernels.levels.terms`.
+        n_arrays: The arrays that ``of_one`` takes: param, grad and state; the last of the state may be missing.
     """
 
     of_one: Specialized
@@ -143,9 +143,9 @@ class Formula(NamedTuple):
     """A rule with its hyperparameters filled in.
 
     Attributes:
-        kernel: the terms that it has.
-        rate: the learning rate; where it is 0, all levels are 0.
-        constants: the rule's own constants, in float64.
+        kernel: The terms that it has.
+        rate: The learning rate; where it is 0, all levels are 0.
+        constants: The rule's own constants, in float64.
     """
 
     kernel: RuleKernel
@@ -176,16 +176,16 @@ def run_formula(formula: Formula, arrays: Sequence[Array | None], policy: Policy
     """Choose levels by a formula.
 
     Args:
-        formula: made by one of the functions of :mod:`gcodec.truncation.formulas`.
+        formula: Made by one of the functions of :mod:`gcodec.truncation.formulas`.
         arrays: (param, grad, state ...) as its kernel takes them; the last of the state may be missing or None.
-        policy: what the rule may assume.
-        out: where to write the levels, uint8[grad.size]; a new array if None.
+        policy: What the rule may assume.
+        out: Where to write the levels, uint8[grad.size]; a new array if None.
 
     Returns:
         Level indices, uint8, in the gradient's shape.
 
     Raises:
-        InvalidArgument: arrays of different sizes, of a type without a ladder, or an ``out`` that does not fit.
+        InvalidArgument: Arrays of different sizes, of a type without a ladder, or an ``out`` that does not fit.
     """
     kernel, rate, constants = formula
     arrays = (*arrays, *(None,) * (kernel.n_arrays - len(arrays)))
@@ -232,17 +232,17 @@ def float32_terms(
     """Return a formula's constants in float32 and the exponents of its thresholds.
 
     Args:
-        formula: made by one of the functions of :mod:`gcodec.truncation.formulas`.
-        policy: what the rule may assume.
-        param: name of the parameter's type.
-        grad: name of the gradient's type.
-        state: names of the types of its state.
+        formula: Made by one of the functions of :mod:`gcodec.truncation.formulas`.
+        policy: What the rule may assume.
+        param: Name of the parameter's type.
+        grad: Name of the gradient's type.
+        state: Names of the types of its state.
 
     Returns:
         ``k`` and the exponents; None where all levels are 0.
 
     Raises:
-        Unsupported: constants beyond float32's range.
+        Unsupported: Constants beyond float32's range.
     """
     if formula.rate == 0 or _working_type(False, formula.constants) is None:
         return None

@@ -68,14 +68,14 @@ def sgd_formula(
 
     Args:
         lr, momentum, dampening, weight_decay, nesterov: torch's hyperparameters.
-        policy: what the rule may assume.
-        started: there is momentum already: b, from an earlier step.
+        policy: What the rule may assume.
+        started: There is momentum already: b, from an earlier step.
 
     Returns:
         The formula for the arrays (theta, g, b or None), all of them before the step.
 
     Raises:
-        InvalidArgument: hyperparameters that have no meaning.
+        InvalidArgument: Hyperparameters that have no meaning.
     """
     _check(lr=lr, momentum=momentum, weight_decay=weight_decay, dampening=abs(dampening))
     fresh = 1.0 - dampening if started and momentum else 1.0
@@ -107,16 +107,16 @@ def adagrad_formula(
     takes the least |N| over all of them.
 
     Args:
-        step: the step's number, from 1.
+        step: The step's number, from 1.
         lr, lr_decay, eps, weight_decay, maximize: torch's hyperparameters.
-        policy: what the rule may assume.
-        grad: name of the gradient's type.
+        policy: What the rule may assume.
+        grad: Name of the gradient's type.
 
     Returns:
         The formula for the arrays (theta, g, r), all of them before the step.
 
     Raises:
-        InvalidArgument: hyperparameters or a ladder that have no meaning.
+        InvalidArgument: Hyperparameters or a ladder that have no meaning.
     """
     _check(lr=lr, lr_decay=lr_decay, eps=eps, weight_decay=weight_decay, before=step - 1)
     rate = lr / (1 + (step - 1) * lr_decay)
@@ -145,14 +145,14 @@ def rmsprop_formula(
 
     Args:
         lr, alpha, eps, weight_decay, momentum, maximize: torch's hyperparameters.
-        policy: what the rule may assume.
-        grad: name of the gradient's type.
+        policy: What the rule may assume.
+        grad: Name of the gradient's type.
 
     Returns:
         The formula for the arrays (theta, g, v, b or None for zeros), all of them before the step.
 
     Raises:
-        InvalidArgument: hyperparameters or a ladder that have no meaning.
+        InvalidArgument: Hyperparameters or a ladder that have no meaning.
         Unsupported: alpha > 1, where D shrinks as |h| grows.
     """
     _check(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
@@ -196,15 +196,15 @@ def adam_formula(
     Args:
         step: t, the step's number, from 1.
         lr, betas, eps, weight_decay, maximize: torch's hyperparameters, betas as (b1, b2).
-        decoupled: weight decay is AdamW's.
-        policy: what the rule may assume.
-        grad: name of the gradient's type.
+        decoupled: Weight decay is AdamW's.
+        policy: What the rule may assume.
+        grad: Name of the gradient's type.
 
     Returns:
         The formula for the arrays (theta, g, m, v, v_max or None), all of them before the step.
 
     Raises:
-        InvalidArgument: hyperparameters or a ladder that have no meaning.
+        InvalidArgument: Hyperparameters or a ladder that have no meaning.
     """
     b1, b2 = betas
     options = AdamOptions(lr, betas, eps, weight_decay, decoupled, maximize)
@@ -247,17 +247,17 @@ def nadam_formula(
 
     Args:
         step: t, the step's number, from 1.
-        mu_product: the product of mu_1 ... mu_(t - 1), as torch keeps it in float32; 1 before the first step.
+        mu_product: The product of mu_1 ... mu_(t - 1), as torch keeps it in float32; 1 before the first step.
         options: torch's hyperparameters.
         momentum_decay: likewise.
-        policy: what the rule may assume.
-        grad: name of the gradient's type.
+        policy: What the rule may assume.
+        grad: Name of the gradient's type.
 
     Returns:
         The formula for the arrays (theta, g, m, v), all of them before the step.
 
     Raises:
-        InvalidArgument: hyperparameters, a product or a ladder that have no meaning.
+        InvalidArgument: Hyperparameters, a product or a ladder that have no meaning.
         Unsupported: beta1 so near 1 that torch, in float32, divides by zero.
     """
     lr, (b1, b2), eps = options.lr, options.betas, options.eps
@@ -285,14 +285,14 @@ def radam_formula(step: int, options: AdamOptions, *, policy: Policy = DEFAULT, 
     Args:
         step: t, the step's number, from 1.
         options: torch's hyperparameters.
-        policy: what the rule may assume.
-        grad: name of the gradient's type.
+        policy: What the rule may assume.
+        grad: Name of the gradient's type.
 
     Returns:
         The formula for the arrays (theta, g, m, v), all of them before the step.
 
     Raises:
-        InvalidArgument: hyperparameters or a ladder that have no meaning.
+        InvalidArgument: Hyperparameters or a ladder that have no meaning.
     """
     b1, b2 = options.betas
     _check_adam(step, options)
@@ -333,14 +333,14 @@ def adamax_formula(
     Args:
         step: t, the step's number, from 1.
         lr, betas, eps, weight_decay, maximize: torch's hyperparameters, betas as (b1, b2).
-        policy: what the rule may assume.
-        grad: name of the gradient's type.
+        policy: What the rule may assume.
+        grad: Name of the gradient's type.
 
     Returns:
         The formula for the arrays (theta, g, m, u), all of them before the step.
 
     Raises:
-        InvalidArgument: hyperparameters or a ladder that have no meaning.
+        InvalidArgument: Hyperparameters or a ladder that have no meaning.
     """
     b1, b2 = betas
     _check_adam(step, AdamOptions(lr, betas, eps, weight_decay))
@@ -381,14 +381,14 @@ def adadelta_formula(
 
     Args:
         lr, rho, eps, weight_decay, maximize: torch's hyperparameters.
-        policy: what the rule may assume.
-        grad: name of the gradient's type.
+        policy: What the rule may assume.
+        grad: Name of the gradient's type.
 
     Returns:
         The formula for the arrays (theta, g, v, delta), all of them before the step.
 
     Raises:
-        InvalidArgument: hyperparameters or a ladder that have no meaning.
+        InvalidArgument: Hyperparameters or a ladder that have no meaning.
     """
     _check(lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
     if rho > 1:
@@ -406,15 +406,15 @@ def asgd_formula(eta: float, lambd: float = 1e-4, weight_decay: float = 0.0, *, 
     them, is off by no more than they are.
 
     Args:
-        eta: the rate that torch keeps in the state; ``lr`` before the first step.
+        eta: The rate that torch keeps in the state; ``lr`` before the first step.
         lambd, weight_decay: torch's hyperparameters.
-        policy: what the rule may assume.
+        policy: What the rule may assume.
 
     Returns:
         The formula for the arrays (theta, g), both of them before the step.
 
     Raises:
-        InvalidArgument: hyperparameters that have no meaning.
+        InvalidArgument: Hyperparameters that have no meaning.
     """
     _check(eta=eta, lambd=lambd, weight_decay=weight_decay)
     constants = LinearConstants(1 - eta * (lambd + weight_decay), carry=0.0, slope=eta * policy.gain * U_MARGIN)

@@ -39,9 +39,9 @@ class OptimizerView:
 
     Attributes:
         name: torch's class name, a key of ``RULES``.
-        hyper: hyperparameters under torch's names; numbers are floats, flags bools, betas a pair. Tensors become those
+        hyper: Hyperparameters under torch's names; numbers are floats, flags bools, betas a pair. Tensors become those
             here, for formulas are kept by them, and a tensor whose value is changed in place is equal to itself.
-        state: arrays under torch's names (bfloat16 as uint16 bits), and ``NUMBERS``, such as ``"step"``, the number of
+        state: Arrays under torch's names (bfloat16 as uint16 bits), and ``NUMBERS``, such as ``"step"``, the number of
             steps done, as floats; before the first step some or all are absent. Arrays share memory with what they were
             read from.
     """
@@ -64,12 +64,12 @@ def view_from_optimizer(optimizer: torch.optim.Optimizer, param: torch.Tensor) -
     """Return the view of a parameter before its optimizer's next step.
 
     Args:
-        optimizer: one of torch's own, live.
-        param: one of its parameters.
+        optimizer: One of torch's own, live.
+        param: One of its parameters.
 
     Raises:
-        Unsupported: an optimizer without a rule, or state that is not in this process's CPU memory.
-        InvalidArgument: the optimizer does not hold ``param``.
+        Unsupported: An optimizer without a rule, or state that is not in this process's CPU memory.
+        InvalidArgument: The optimizer does not hold ``param``.
     """
     return view_from_dump(*held_by(optimizer, param))
 
@@ -78,8 +78,8 @@ def held_by(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> tuple[str,
     """Return the optimizer's name, and ``param``'s group and state in it, as they are.
 
     Raises:
-        Unsupported: an optimizer without a rule.
-        InvalidArgument: the optimizer does not hold ``param``.
+        Unsupported: An optimizer without a rule.
+        InvalidArgument: The optimizer does not hold ``param``.
     """
     name = stock_name(optimizer)
     for group in optimizer.param_groups:
@@ -109,13 +109,13 @@ def view_from_dump(name: str, hyper: Mapping[str, Any], state: Mapping[str, Any]
 
     Args:
         name: torch's class name.
-        hyper: under torch's names; ``lr`` is required, others default as in torch, unknown ones are ignored.
-        state: under torch's names, arrays or tensors or numbers, as they were before the step; absent or None before
+        hyper: Under torch's names; ``lr`` is required, others default as in torch, unknown ones are ignored.
+        state: Under torch's names, arrays or tensors or numbers, as they were before the step; absent or None before
             the first step; unknown ones are ignored.
 
     Raises:
-        Unsupported: an optimizer without a rule, or state that is not in this process's CPU memory.
-        InvalidArgument: no ``lr``, or values of the wrong type.
+        Unsupported: An optimizer without a rule, or state that is not in this process's CPU memory.
+        InvalidArgument: No ``lr``, or values of the wrong type.
     """
     hyperparameters = hyper_from(name, hyper)
     if not isinstance(state, Mapping):
@@ -142,11 +142,11 @@ def hyper_from(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         name: torch's class name.
-        hyper: a dump's or an optimizer's parameter group.
+        hyper: A dump's or an optimizer's parameter group.
 
     Raises:
-        Unsupported: an optimizer without a rule.
-        InvalidArgument: no ``lr``, or values of the wrong type.
+        Unsupported: An optimizer without a rule.
+        InvalidArgument: No ``lr``, or values of the wrong type.
     """
     if name not in RULES:
         raise Unsupported(f"no truncation rule for the optimizer {name}: {ADVICE}")
@@ -172,15 +172,15 @@ def levels_for(
     """Return the level of every value of ``grad``, for the step that ``source`` will take on ``param`` next.
 
     Args:
-        source: a view, or the live optimizer that holds ``param``.
-        param: the parameter before the step, tensor or array, float32, bfloat16 (arrays: uint16 bits), float16 or
+        source: A view, or the live optimizer that holds ``param``.
+        param: The parameter before the step, tensor or array, float32, bfloat16 (arrays: uint16 bits), float16 or
             float64: the one the optimizer updates, so the master weight where there is one.
-        grad: as many values, of any of these types, in the shape of ``param``, or either of them flat: element i in
+        grad: As many values, of any of these types, in the shape of ``param``, or either of them flat: element i in
             row-major order belongs to element i of ``param``.
-        ladder: drops per level; None for ``FINE_LADDER`` of the gradient's type.
-        loss_scale: the factor on the loss that is still in ``grad``.
+        ladder: Drops per level; None for ``FINE_LADDER`` of the gradient's type.
+        loss_scale: The factor on the loss that is still in ``grad``.
         in_group: False promises that the step will see this very gradient: not clipped, not added to.
-        scale: what this gradient counts for in the sum or mean, see :class:`gcodec.truncation.evaluate.Policy`. Choose
+        scale: What this gradient counts for in the sum or mean, see :class:`gcodec.truncation.evaluate.Policy`. Choose
             levels from the undivided gradient.
         out: uint8, C-contiguous, the size of ``grad``; allocated if None.
 
@@ -188,8 +188,8 @@ def levels_for(
         Level indices into the ladder, uint8, in the shape of ``grad`` (``out`` itself, if given).
 
     Raises:
-        Unsupported: no rule for this optimizer (centered RMSprop too), or a tensor that is not dense CPU memory.
-        InvalidArgument: sizes, types or ranges that have no meaning.
+        Unsupported: No rule for this optimizer (centered RMSprop too), or a tensor that is not dense CPU memory.
+        InvalidArgument: Sizes, types or ranges that have no meaning.
     """
     view = source if isinstance(source, OptimizerView) else view_from_optimizer(source, param)
     policy = Policy(ladder, in_group, scale, loss_scale)
@@ -296,11 +296,11 @@ class OptimizerRule(NamedTuple):
     """A row of ``RULES``: what is read of one of torch's optimizers, and by which formula.
 
     Attributes:
-        hyper: the hyperparameters, besides lr, that a step's arithmetic depends on, with torch's defaults. The rest of
+        hyper: The hyperparameters, besides lr, that a step's arithmetic depends on, with torch's defaults. The rest of
             a parameter group (foreach, fused, differentiable, initial_lr ...) does not matter here.
-        state: the keys of its state that are read.
-        arrays: from hyperparameters, what :func:`arrays_of` returns.
-        formula: from (view, policy, name of the gradient's type), the formula.
+        state: The keys of its state that are read.
+        arrays: From hyperparameters, what :func:`arrays_of` returns.
+        formula: From (view, policy, name of the gradient's type), the formula.
     """
 
     hyper: Mapping[str, Any]

@@ -33,16 +33,16 @@ def round_to_levels(
 
     Args:
         x: float32, float64, float16, or bfloat16 as uint16 bits; any shape.
-        levels: integer array that broadcasts to x's shape, or one level for all.
-        ladder: mantissa bits to drop, by level.
+        levels: Integer array that broadcasts to x's shape, or one level for all.
+        ladder: Mantissa bits to drop, by level.
         rounding: "nearest" or "truncate".
-        prune: whether denormals and -0 become +0.
+        prune: Whether denormals and -0 become +0.
 
     Returns:
         A new array of x's dtype and shape.
 
     Raises:
-        InvalidArgument: a level or rounding that does not exist, a ladder that drops more bits than there are, or an
+        InvalidArgument: A level or rounding that does not exist, a ladder that drops more bits than there are, or an
             argument of another type.
     """
     check_choice("rounding", rounding, ("nearest", "truncate"))
@@ -94,14 +94,14 @@ def ulp_histogram(a: Array, b: Array, limit: int = 2) -> dict[int, int]:
 
     Args:
         a: float32, float64, float16, or bfloat16 as uint16 bits; any shape.
-        b: an array of the same dtype and shape.
-        limit: the greatest distance with a key of its own, 0 to 1000.
+        b: An array of the same dtype and shape.
+        limit: The greatest distance with a key of its own, 0 to 1000.
 
     Returns:
         Distances to counts, all keys from 0 to ``limit + 1`` (everything farther apart).
 
     Raises:
-        InvalidArgument: a and b do not match, or ``limit`` is out of range.
+        InvalidArgument: A and b do not match, or ``limit`` is out of range.
     """
     layout = LAYOUTS[dtype_name(a)]
     dtype_name(b)

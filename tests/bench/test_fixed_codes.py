@@ -54,9 +54,9 @@ class Blocks(NamedTuple):
     """An array in blocks of fixed-length codes.
 
     Attributes:
-        words: of each block, uint32[n_blocks, room].
-        n_words: how many of these a block takes, uint32[n_blocks].
-        n: the number of values.
+        words: Of each block, uint32[n_blocks, room].
+        n_words: How many of these a block takes, uint32[n_blocks].
+        n: The number of values.
     """
 
     words: np.ndarray

@@ -49,10 +49,10 @@ class Command:
     """A command, with the files before it.
 
     Attributes:
-        name: in messages.
-        arguments: what follows ``gcodec``.
-        before: the files that are there.
-        after: the files that are there when it has ended well.
+        name: In messages.
+        arguments: What follows ``gcodec``.
+        before: The files that are there.
+        after: The files that are there when it has ended well.
     """
 
     name: str
@@ -167,10 +167,10 @@ def complaints(command: Command, outcome: Outcome, codes: set[int], *, killed: b
     """Yield what is wrong with an outcome.
 
     Args:
-        command: what was run.
-        outcome: how it ended.
-        codes: exit codes that may be.
-        killed: nothing could be tidied up: files beside their final names may be left, and of several files some.
+        command: What was run.
+        outcome: How it ended.
+        codes: Exit codes that may be.
+        killed: Nothing could be tidied up: files beside their final names may be left, and of several files some.
     """
     files = outcome.files
     if outcome.code not in codes:

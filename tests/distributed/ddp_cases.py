@@ -119,7 +119,7 @@ class HeldUp:
     """A hook that holds a lane up until all buckets of a step wait for it, as they do where the network is slow.
 
     Args:
-        lane: the lane.
+        lane: The lane.
     """
 
     def __init__(self, lane: Lane) -> None:

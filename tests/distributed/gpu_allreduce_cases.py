@@ -113,8 +113,8 @@ class _InPlaceOfNccl:
     """A Gloo group in the place of a private one of NCCL's; ``ends`` has how those of this process were ended.
 
     Args:
-        lane: the lane whose ranks it has.
-        device: the device of the tensors.
+        lane: The lane whose ranks it has.
+        device: The device of the tensors.
     """
 
     ends: ClassVar[list[str]] = []
@@ -282,9 +282,9 @@ def damaged_bucket(culprit: int, bucket: int, by: str, what: str) -> tuple[int, 
     host has gone on; the step in which ``backward`` fails here, and the error.
 
     Args:
-        culprit: the rank.
-        bucket: number of the bucket.
-        by: how frames travel.
+        culprit: The rank.
+        bucket: Number of the bucket.
+        by: How frames travel.
         what: "payload": of the contributions; "sums": the preludes of sums, that travel with the bucket behind.
     """
     gd.close_lanes()
@@ -440,9 +440,9 @@ def damaged_fsdp(culprit: int, unit: int, is_read: bool) -> tuple[int, str]:
     devices find when the host has gone on; the step in which ``backward`` fails here, and the error.
 
     Args:
-        culprit: the rank.
-        unit: number of the unit, in the order in which they are reduced.
-        is_read: whether the first rank reads all gradients at once, so that no error may be found later.
+        culprit: The rank.
+        unit: Number of the unit, in the order in which they are reduced.
+        is_read: Whether the first rank reads all gradients at once, so that no error may be found later.
     """
     gd.close_lanes()
     group = dist.new_group(timeout=timedelta(seconds=30))

@@ -144,8 +144,8 @@ class Heard(NamedTuple):
     """What has been raised here.
 
     Attributes:
-        kind: the error's class; empty if there was none.
-        text: its text.
+        kind: The error's class; empty if there was none.
+        text: Its text.
     """
 
     kind: str = ""

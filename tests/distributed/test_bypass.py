@@ -42,12 +42,12 @@ def train(
     """Return the bypass after so many steps, the way of the first bucket in each, and the seconds of all.
 
     Args:
-        machine: seconds of a step.
-        n_steps: number of steps.
-        every: steps from one trial to the next.
-        size_seconds: seconds of a bucket by its size and way; None: a share of the step's.
-        ways: the ways to choose among.
-        share: what a way of the codec sends of each byte.
+        machine: Seconds of a step.
+        n_steps: Number of steps.
+        every: Steps from one trial to the next.
+        size_seconds: Seconds of a bucket by its size and way; None: a share of the step's.
+        ways: The ways to choose among.
+        share: What a way of the codec sends of each byte.
     """
     controller, now, taken = BypassController(Bypass(every=every), "", ways), [0.0], []
     with mock.patch.object(bypasses, "perf_counter", lambda: now[0]):

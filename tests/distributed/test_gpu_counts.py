@@ -31,12 +31,12 @@ class Asked(NamedTuple):
     """What is asked for.
 
     Attributes:
-        waits: waits of the host for the device.
-        downloads: copies to the host.
-        launches: of kernels.
-        messages: that a rank sends to one other, by Gloo.
-        exchanges: small collectives of Gloo's.
-        swaps: collectives that move frames from device to device.
+        waits: Waits of the host for the device.
+        downloads: Copies to the host.
+        launches: Of kernels.
+        messages: That a rank sends to one other, by Gloo.
+        exchanges: Small collectives of Gloo's.
+        swaps: Collectives that move frames from device to device.
     """
 
     waits: int

@@ -33,7 +33,7 @@ class NotingStream:
     """A stream that does nothing, and knows what it would have done before.
 
     Attributes:
-        done: all that comes before what is given to it next.
+        done: All that comes before what is given to it next.
     """
 
     def __init__(self) -> None:
@@ -54,9 +54,9 @@ class Streams(threading.local):
     """The streams of one rank, which is a thread.
 
     Attributes:
-        training: the stream of its backward pass.
-        current: the current one.
-        before: by what was done, all that comes before it.
+        training: The stream of its backward pass.
+        current: The current one.
+        before: By what was done, all that comes before it.
     """
 
     def __init__(self) -> None:

@@ -36,9 +36,9 @@ class MemoryGroup:
     """One rank's end of a group. ``counts`` has how often each of its methods was called.
 
     Args:
-        boxes: the messages of all ranks, by sender, receiver and tag.
-        rank: this rank.
-        size: the number of ranks.
+        boxes: The messages of all ranks, by sender, receiver and tag.
+        rank: This rank.
+        size: The number of ranks.
     """
 
     def __init__(self, boxes: dict[Any, Queue[torch.Tensor]], rank: int, size: int) -> None:
@@ -86,10 +86,10 @@ class ThreadLane(Lane):
     """A lane without a thread of its own: who makes it does its work. ``more``: whether a further job waits.
 
     Args:
-        rank: this rank.
-        size: the number of ranks.
-        group: for messages.
-        device_group: in NCCL's place.
+        rank: This rank.
+        size: The number of ranks.
+        group: For messages.
+        device_group: In NCCL's place.
     """
 
     def __init__(self, rank: int, size: int, group: MemoryGroup, device_group: MemoryGroup) -> None:

@@ -37,10 +37,10 @@ class Outcome(NamedTuple):
     """What a way to ask has led to.
 
     Attributes:
-        sent: bytes that the adapter has sent.
-        dense: bytes that the same would take uncompressed.
-        lines: what it has said in the log.
-        error: the error that it has raised, with its class; empty if none.
+        sent: Bytes that the adapter has sent.
+        dense: Bytes that the same would take uncompressed.
+        lines: What it has said in the log.
+        error: The error that it has raised, with its class; empty if none.
     """
 
     sent: float

@@ -28,8 +28,8 @@ class Case(NamedTuple):
     """A call of a public function.
 
     Attributes:
-        call: makes it, and returns what is to be the same each time, as bytes.
-        folder: where it may write; None: it writes nothing.
+        call: Makes it, and returns what is to be the same each time, as bytes.
+        folder: Where it may write; None: it writes nothing.
     """
 
     call: Callable[[], bytes]

@@ -48,10 +48,10 @@ def interrupted(
     """Make a call again and again, each time interrupted before another bytecode.
 
     Args:
-        begin: makes what is there before, and returns the call.
-        is_traced: chooses the functions that are interrupted.
-        check: looks at what is there after.
-        n_drawn: at most so many bytecodes are tried.
+        begin: Makes what is there before, and returns the call.
+        is_traced: Chooses the functions that are interrupted.
+        check: Looks at what is there after.
+        n_drawn: At most so many bytecodes are tried.
     """
     # What holds signals back is a matter of its own: they cannot arrive in the blocks that it is used for.
     steps = [step for step in steps_of(begin(), is_traced) if step.code.co_name != "signals_deferred"]

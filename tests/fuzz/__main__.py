@@ -67,10 +67,10 @@ def run(names: Sequence[str], n_executions: int, seed: int, seconds: float | Non
     """Fuzz targets in turns, each by its share of the executions, until these or the seconds are used up.
 
     Args:
-        names: names of the targets.
-        n_executions: executions in all.
-        seed: seed of the cases.
-        seconds: time after which no other turn begins; None for no limit.
+        names: Names of the targets.
+        n_executions: Executions in all.
+        seed: Seed of the cases.
+        seconds: Time after which no other turn begins; None for no limit.
     """
     weights = sum(TARGETS[name].weight for name in names)
     tallies, begin = {name: Tally() for name in names}, time.monotonic()

@@ -47,9 +47,9 @@ class Ended(NamedTuple):
     """How a command ended.
 
     Attributes:
-        code: the exit code.
-        out: the bytes on standard output.
-        lines: the lines on standard error.
+        code: The exit code.
+        out: The bytes on standard output.
+        lines: The lines on standard error.
     """
 
     code: int
@@ -188,14 +188,14 @@ class Session:
     """Commands run one after another in one folder.
 
     Args:
-        top: the folder, in which the process is.
-        tree: the tree in it.
-        draws: the choices of the case.
+        top: The folder, in which the process is.
+        tree: The tree in it.
+        draws: The choices of the case.
 
     Attributes:
-        before: what is in the tree, as of :meth:`Tree.what_is_there`.
-        codes: the exit codes so far.
-        fault: what happens meanwhile; None: nothing does.
+        before: What is in the tree, as of :meth:`Tree.what_is_there`.
+        codes: The exit codes so far.
+        fault: What happens meanwhile; None: nothing does.
     """
 
     def __init__(self, top: Path, tree: Tree, draws: Draws) -> None:
@@ -308,10 +308,10 @@ def _check_complete(before: dict[str, bool], made: Ended, checked: Ended, restor
     """Hold the archive of a tree to having all files, or a line for each that it lacks.
 
     Args:
-        before: what was in the tree, as of :meth:`Tree.what_is_there`.
-        made: the end of ``compress``.
-        checked: the end of ``verify --against``.
-        restored: the end of ``decompress`` to ``back/``.
+        before: What was in the tree, as of :meth:`Tree.what_is_there`.
+        made: The end of ``compress``.
+        checked: The end of ``verify --against``.
+        restored: The end of ``decompress`` to ``back/``.
     """
     with ArchiveReader(Path("all.gc"), threads=1) as archive:
         archived = {entry.path for entry in archive.files}

@@ -98,9 +98,9 @@ class ArchiveSeed:
     """An archive in parts.
 
     Attributes:
-        body: everything before the index.
-        index: the text of the index.
-        stored: for each chunk that is stored as it is and is a whole blob: first byte, size, and its hash.
+        body: Everything before the index.
+        index: The text of the index.
+        stored: For each chunk that is stored as it is and is a whole blob: first byte, size, and its hash.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -42,9 +42,9 @@ class Seed:
     """A frame in parts that can be changed.
 
     Attributes:
-        prefix: header and tables: the prelude without the index of block sizes.
-        blocks: the blocks.
-        base_hash: the base that it needs, 0 for none.
+        prefix: Header and tables: the prelude without the index of block sizes.
+        blocks: The blocks.
+        base_hash: The base that it needs, 0 for none.
     """
 
     def __init__(self, frame: bytes, base_hash: int) -> None:

@@ -146,7 +146,7 @@ class Draws:
     """Choices that the bytes of a case make, one after another: a byte for each, and 0 after the last one.
 
     Args:
-        case: the bytes.
+        case: The bytes.
     """
 
     def __init__(self, case: bytes) -> None:
@@ -201,12 +201,12 @@ class Tree:
     """A folder ``tree`` in a folder of its own, with things in it that a case draws.
 
     Args:
-        top: an empty folder.
-        draws: the choices.
-        contents: of :func:`contents`.
+        top: An empty folder.
+        draws: The choices.
+        contents: Of :func:`contents`.
 
     Attributes:
-        places: paths from ``top`` on of all that was made, the tree first.
+        places: Paths from ``top`` on of all that was made, the tree first.
     """
 
     def __init__(self, top: Path, draws: Draws, contents: dict[str, bytes]) -> None:
@@ -343,13 +343,13 @@ class Fault:
     """A context in which one call that reaches a file below a folder fails, or finds something else in its place.
 
     Args:
-        top: the folder.
-        draws: which call, and what happens.
-        contents: of :func:`contents`.
-        pipes: a pipe may come into the place of a file.
+        top: The folder.
+        draws: Which call, and what happens.
+        contents: Of :func:`contents`.
+        pipes: A pipe may come into the place of a file.
 
     Attributes:
-        happened: paths to which it has happened.
+        happened: Paths to which it has happened.
         paused: True while it may not happen.
     """
 

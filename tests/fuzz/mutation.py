@@ -158,8 +158,8 @@ class Text:
     """A text of brackets, strings and numbers (JSON, or a Python literal), to be mutated by its tokens.
 
     Attributes:
-        tokens: the text, split.
-        spans: first and last token of every value: of every bracket with what is in it, string and number.
+        tokens: The text, split.
+        spans: First and last token of every value: of every bracket with what is in it, string and number.
     """
 
     def __init__(self, text: str) -> None:

@@ -68,10 +68,10 @@ class Lines:
     """A case, read.
 
     Attributes:
-        kind: of the archive.
+        kind: Of the archive.
         with_command: True if the command line is called, too.
-        files: for each path the names of its tensors.
-        asked: what is asked for.
+        files: For each path the names of its tensors.
+        asked: What is asked for.
     """
 
     def __init__(self, case: bytes) -> None:

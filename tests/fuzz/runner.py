@@ -39,7 +39,7 @@ class Target(Protocol):
 
     Attributes:
         seconds: CPU time that a case may take; more where a kernel may have to be loaded, or compiled, first.
-        n_prefix: bytes that every case begins with, before those that are read.
+        n_prefix: Bytes that every case begins with, before those that are read.
     """
 
     @property
@@ -66,9 +66,9 @@ class Finding:
     """A case that ended in another way than it must.
 
     Attributes:
-        target: name of the target.
-        what: the error and where it was raised, or how the child ended.
-        case: the bytes.
+        target: Name of the target.
+        what: The error and where it was raised, or how the child ended.
+        case: The bytes.
     """
 
     target: str
@@ -81,10 +81,10 @@ class Tally:
     """What became of the cases of one target.
 
     Attributes:
-        n_cases: how many were run.
-        outcomes: how many returned a result, and how many raised each GcodecError, by name.
-        findings: the shortest case of each kind of finding, by what it is.
-        counts: how often each kind was found.
+        n_cases: How many were run.
+        outcomes: How many returned a result, and how many raised each GcodecError, by name.
+        findings: The shortest case of each kind of finding, by what it is.
+        counts: How often each kind was found.
         slowest: CPU time of the slowest case, seconds.
         cpu_seconds: CPU time of all cases, with their making.
     """
@@ -108,12 +108,12 @@ def fuzz(name: str, target: Target, seed: int, start: int, stop: int, tally: Tal
     """Run cases ``start`` to ``stop`` of a target.
 
     Args:
-        name: name of the target.
-        target: the target.
-        seed: with another seed, cases are others.
-        start: number of the first case, a multiple of ``BATCH``.
-        stop: number after the last one.
-        tally: what has been counted before, to which this is added.
+        name: Name of the target.
+        target: The target.
+        seed: With another seed, cases are others.
+        start: Number of the first case, a multiple of ``BATCH``.
+        stop: Number after the last one.
+        tally: What has been counted before, to which this is added.
     """
     tally, shared = tally or Tally(), mmap.mmap(-1, ROOM)
     number = start
@@ -127,8 +127,8 @@ def replay(target: Target, case: bytes) -> str:
     """Run one case in a child; return what is wrong with it, nothing if all is well.
 
     Args:
-        target: the target.
-        case: the bytes.
+        target: The target.
+        case: The bytes.
     """
     tally, shared = Tally(), mmap.mmap(-1, ROOM)
     _run_child("replay", _Once(target, case), 0, range(1), shared, tally)

@@ -67,9 +67,9 @@ class Folder:
     """A folder of versions, and what it must hold.
 
     Attributes:
-        expected: the version of each step.
-        doubtful: steps whose own file was tampered with, or one that they depended on.
-        refused: errors of those that could not be read, or not be kept when others were to be deleted.
+        expected: The version of each step.
+        doubtful: Steps whose own file was tampered with, or one that they depended on.
+        refused: Errors of those that could not be read, or not be kept when others were to be deleted.
     """
 
     def __init__(self, path: Path, full_every: int, of_states: bool) -> None:

@@ -79,12 +79,12 @@ class Store:
     """The store, and what it must hold.
 
     Attributes:
-        files: for each name the contents that it may have; None: it may be missing.
-        steps: for each step of a folder of checkpoints its version, and whether it may be missing.
-        sent: the states of versions of weights that were published.
-        n_sent: the last of them that must be there.
-        n_failed: how many attempts have failed.
-        hidden: names of files that the store did not remove.
+        files: For each name the contents that it may have; None: it may be missing.
+        steps: For each step of a folder of checkpoints its version, and whether it may be missing.
+        sent: The states of versions of weights that were published.
+        n_sent: The last of them that must be there.
+        n_failed: How many attempts have failed.
+        hidden: Names of files that the store did not remove.
     """
 
     def __init__(self) -> None:

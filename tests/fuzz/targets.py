@@ -16,13 +16,13 @@ class Row(NamedTuple):
     """A target.
 
     Attributes:
-        what: what is read, as docs/reliability.md calls it.
-        module: module of this folder that has the target's class.
-        name: name of the class.
-        weight: its share of all executions.
-        n_tested: cases of it in an ordinary run of the tests.
+        what: What is read, as docs/reliability.md calls it.
+        module: Module of this folder that has the target's class.
+        name: Name of the class.
+        weight: Its share of all executions.
+        n_tested: Cases of it in an ordinary run of the tests.
         needs_torch: True if it needs torch.
-        held: what holds for each case, as docs/reliability.md says it.
+        held: What holds for each case, as docs/reliability.md says it.
     """
 
     what: str

@@ -25,7 +25,7 @@ def archive_with(files: Sequence[Mapping[str, Any]]) -> bytes:
     """Return an archive of files.
 
     Args:
-        files: for each, a mapping of ``path`` and what it has of ``format``, ``verbatim`` (bytes), ``segments`` (pairs
+        files: For each, a mapping of ``path`` and what it has of ``format``, ``verbatim`` (bytes), ``segments`` (pairs
             of a blob, as bytes or ``Stored``, and further keys) and ``tensors``.
     """
     chunks, index = bytearray(archive_header()), []

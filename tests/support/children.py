@@ -14,8 +14,8 @@ class Child(NamedTuple):
     """A process that has been forked.
 
     Attributes:
-        pid: its number.
-        stderr: descriptor of the pipe from which what it prints on stderr can be read.
+        pid: Its number.
+        stderr: Descriptor of the pipe from which what it prints on stderr can be read.
     """
 
     pid: int

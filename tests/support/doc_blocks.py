@@ -66,9 +66,9 @@ class Block(NamedTuple):
     """A code block.
 
     Attributes:
-        line: number of the line of its fence.
-        tag: what stands behind the fence.
-        text: the code.
+        line: Number of the line of its fence.
+        tag: What stands behind the fence.
+        text: The code.
     """
 
     line: int

@@ -21,7 +21,7 @@ def counting_threads(folder: Path) -> dict[str, str]:
     """Return the environment in which every rank of torchrun prints how many threads of Gloo live when it ends.
 
     Args:
-        folder: where to put what Python runs at its start; is made.
+        folder: Where to put what Python runs at its start; is made.
     """
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_AT_START)

@@ -19,8 +19,8 @@ class Site(NamedTuple):
     """A place in gcodec that calls something, or a function of gcodec that something else calls.
 
     Attributes:
-        place: file and line of the call.
-        callee: name of what is called.
+        place: File and line of the call.
+        callee: Name of what is called.
     """
 
     place: str
@@ -94,9 +94,9 @@ class Step(NamedTuple):
     """A bytecode that is carried out.
 
     Attributes:
-        code: the function.
-        offset: the place in it.
-        time: the how many-th time that it is carried out, from 1.
+        code: The function.
+        offset: The place in it.
+        time: The how many-th time that it is carried out, from 1.
     """
 
     code: CodeType
@@ -134,8 +134,8 @@ def steps_of(function: Callable[[], Any], is_traced: Callable[[CodeType], bool])
     """Return the bytecodes of some functions that a call comes by, each at its first time and its last.
 
     Args:
-        function: makes the call.
-        is_traced: chooses the functions.
+        function: Makes the call.
+        is_traced: Chooses the functions.
     """
     times = Counter[tuple[CodeType, int]]()
 

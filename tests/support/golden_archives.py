@@ -41,8 +41,8 @@ class Golden(NamedTuple):
     """Something that was written once.
 
     Attributes:
-        write: writes it to a path that is free.
-        read: reads it from there, and returns what it holds by name.
+        write: Writes it to a path that is free.
+        read: Reads it from there, and returns what it holds by name.
     """
 
     write: Callable[[Path], None]

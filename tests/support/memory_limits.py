@@ -39,10 +39,10 @@ class Prepared(NamedTuple):
     """A call that has been made once.
 
     Attributes:
-        name: what it is called.
-        call: makes it.
-        wanted: what it returns.
-        folder: where it writes; None: nowhere.
+        name: What it is called.
+        call: Makes it.
+        wanted: What it returns.
+        folder: Where it writes; None: nowhere.
     """
 
     name: str
@@ -55,10 +55,10 @@ class Outcome(NamedTuple):
     """What a call came to at a limit.
 
     Attributes:
-        case: its name.
-        pages: how many pages of memory there were.
+        case: Its name.
+        pages: How many pages of memory there were.
         what: ``"success"``, ``"another result"``, ``"hang"``, ``"signal N"``, or the names of an error's classes.
-        text: the error's text.
+        text: The error's text.
     """
 
     case: str

@@ -37,11 +37,11 @@ def run_in_copy(
     """Run a program in a folder and an environment of its own, and return its exit code and what it has printed.
 
     Args:
-        program: its source.
-        folder: working folder.
-        environment: all of its environment, of which ``PYTHONPATH`` comes before the path of this process.
-        missing: private parts that numba lacks (:mod:`tests.support.numba_without`).
-        prefix: a command that starts the process that is copied.
+        program: Its source.
+        folder: Working folder.
+        environment: All of its environment, of which ``PYTHONPATH`` comes before the path of this process.
+        missing: Private parts that numba lacks (:mod:`tests.support.numba_without`).
+        prefix: A command that starts the process that is copied.
     """
     command = [*prefix, sys.executable, "-m", __name__, missing]
     template = _templates.get(tuple(command))

@@ -24,10 +24,10 @@ def record(what: str, n_cases: int, n_failures: int, result: str) -> None:
     """Write a row into the file that the environment names, in place of one of the same name; without one, nothing.
 
     Args:
-        what: what was tried; the row's name.
-        n_cases: how often.
-        n_failures: how many of the cases ended in another way than they must.
-        result: what held, or what did not, in a few words.
+        what: What was tried; the row's name.
+        n_cases: How often.
+        n_failures: How many of the cases ended in another way than they must.
+        result: What held, or what did not, in a few words.
     """
 
     def with_row(rows: list[dict[str, Any]]) -> None:

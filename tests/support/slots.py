@@ -28,13 +28,13 @@ class Slots(MemoryFileSystem):
     """The store; everything that it does is counted, and it fails at some of its calls.
 
     Attributes:
-        calls: how many there have been.
-        fails_at: the numbers of those that fail, from 1.
-        failed: how many have failed.
+        calls: How many there have been.
+        fails_at: The numbers of those that fail, from 1.
+        failed: How many have failed.
         is_late: False: a call that fails has done nothing, but for a file that is put, of which half is there. True: it
             has done everything, as where a connection breaks before the answer.
         replaces: False if it moves nothing over a file.
-        error: makes the error.
+        error: Makes the error.
     """
 
     protocol = "slots"
@@ -126,7 +126,7 @@ class CopyingSlots(Slots):
     ``copies://``; a copy that fails has written half of the file, where it is not late.
 
     Attributes:
-        n_copies: so many it makes, as where a disk becomes full.
+        n_copies: So many it makes, as where a disk becomes full.
     """
 
     n_copies = 1000

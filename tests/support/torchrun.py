@@ -16,10 +16,10 @@ def output_under_torchrun(
     """Return the lines that a program writes under torchrun, which must succeed.
 
     Args:
-        n_ranks: its processes.
-        program: a script or ``-m`` and a module, with its arguments.
-        environment: variables beside those of this process.
-        timeout: seconds that it may take.
+        n_ranks: Its processes.
+        program: A script or ``-m`` and a module, with its arguments.
+        environment: Variables beside those of this process.
+        timeout: Seconds that it may take.
     """
     run = "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)
     done = subprocess.run(

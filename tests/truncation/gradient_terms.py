@@ -17,11 +17,11 @@ def gradient_term(
     """Return what the gradient adds to a parameter in a step from one state to another, in float64.
 
     Args:
-        name: the optimizer, one whose step is not linear in the gradient.
-        hyper: its hyperparameters, by torch's names.
-        earlier: its state before the step, numbers and arrays; empty before the first.
-        state: its state after the step.
-        grad: the gradient.
+        name: The optimizer, one whose step is not linear in the gradient.
+        hyper: Its hyperparameters, by torch's names.
+        earlier: Its state before the step, numbers and arrays; empty before the first.
+        state: Its state after the step.
+        grad: The gradient.
     """
     sign, t = 1.0 if hyper["maximize"] else -1.0, float(state["step"])
     if name == "Adagrad":

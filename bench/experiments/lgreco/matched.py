@@ -21,7 +21,7 @@ class Matched(Planner):
 
     Attributes:
         inner: L-GreCo, whose decisions count by their bytes alone.
-        value: the knob of all tensors.
+        value: The knob of all tensors.
     """
 
     kind: ClassVar[str] = "MatchedUniform"

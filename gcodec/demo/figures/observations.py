@@ -22,14 +22,14 @@ class Observation:
     """The distributions of all of a model's gradients at one step.
 
     Attributes:
-        step: the iteration, counted from 1.
-        loss: the loss of the step's batch.
-        count: number of gradient values.
-        zeros: how many of them are exactly zero.
-        exponents: counts by biased float32 exponent, 256 of them; zeros are under 0.
-        values: counts of non-zero gradients in ``VALUE_BINS`` equal bins from -value_limit to value_limit.
-        value_limit: in gradient units, the same at every step of a run.
-        ratios: counts by log10(|gradient| / |parameter|) between ``RATIO_EDGES``, outliers in the outermost
+        step: The iteration, counted from 1.
+        loss: The loss of the step's batch.
+        count: Number of gradient values.
+        zeros: How many of them are exactly zero.
+        exponents: Counts by biased float32 exponent, 256 of them; zeros are under 0.
+        values: Counts of non-zero gradients in ``VALUE_BINS`` equal bins from -value_limit to value_limit.
+        value_limit: In gradient units, the same at every step of a run.
+        ratios: Counts by log10(|gradient| / |parameter|) between ``RATIO_EDGES``, outliers in the outermost
             bins; pairs with a zero on either side are left out.
     """
 

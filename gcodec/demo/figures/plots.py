@@ -47,7 +47,7 @@ def plot_observations(dumps: Path, pictures: Path) -> list[Path]:
     """Draws Figures 2 and 3 of every training recorded under ``dumps``; returns the PNG files.
 
     Raises:
-        InvalidArgument: no training was recorded there.
+        InvalidArgument: No training was recorded there.
     """
     files = sorted(dumps.glob(f"*/{OBSERVATIONS_FILE}"))
     runs = {file.parent.name: read_observations(file) for file in files}
@@ -61,11 +61,11 @@ def plot_gradients(runs: Runs, path: Path) -> None:
     """Figure 2: how gradient values and their exponents are distributed at a few steps of training.
 
     Args:
-        runs: model name to its observations in the order of steps.
-        path: the PNG file.
+        runs: Model name to its observations in the order of steps.
+        path: The PNG file.
 
     Raises:
-        InvalidArgument: no observations.
+        InvalidArgument: No observations.
     """
     _require(runs.values())
     figure, panels = _panels(len(runs), 2)

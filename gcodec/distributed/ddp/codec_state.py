@@ -64,24 +64,24 @@ class CompressedAllreduce:
     is a CUDA device, the first bucket in CPU memory does so, and buckets on the device need none of them.
 
     Args:
-        optimizer: the torch optimizer (or several) that will take the step, for near-lossless mode. Without one the
+        optimizer: The torch optimizer (or several) that will take the step, for near-lossless mode. Without one the
             mode is lossless.
-        mode: any mode, in place of ``optimizer``, or the accuracy that is wanted: "exact", "bf16" or "fp16", which lose
+        mode: Any mode, in place of ``optimizer``, or the accuracy that is wanted: "exact", "bf16" or "fp16", which lose
             no more than torch's compression hooks of these names. It may be assigned anew between steps, on all ranks
             alike.
-        refresh: when shared codebooks are renewed. None (or False): every frame carries its own, which is smaller by a
+        refresh: When shared codebooks are renewed. None (or False): every frame carries its own, which is smaller by a
             few percent where rows of a gradient resemble each other, and slower to encode by half or more.
-        bypass: policy that measures, per bucket size, whether compression pays. None (or False): all buckets are
+        bypass: Policy that measures, per bucket size, whether compression pays. None (or False): all buckets are
             compressed, and training repeats bit for bit.
         group: DDP's process group; default the world. Another one than DDP's is an error of the first step.
-        min_bytes: smaller buckets go through Gloo uncompressed, as do those of types other than float32, float64,
+        min_bytes: Smaller buckets go through Gloo uncompressed, as do those of types other than float32, float64,
             float16 and bfloat16.
-        threads: threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
-        timeout: time after which a silent rank is an error; default the group's own.
+        threads: Threads of the codec. Default: the cores divided by the ranks on this host, as torchrun tells.
+        timeout: Time after which a silent rank is an error; default the group's own.
 
     Raises:
-        Unsupported: the optimizer has no rule.
-        InvalidArgument: an argument has another type or value.
+        Unsupported: The optimizer has no rule.
+        InvalidArgument: An argument has another type or value.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class CompressedAllreduce:
         of its step that the lane has, and a broken lane has an error to raise.
 
         Args:
-            reason: why it is not compressed, whatever the bypass says; None if it is.
+            reason: Why it is not compressed, whatever the bypass says; None if it is.
         """
         bypass, buffer = self._bypass, bucket.buffer()
         if not is_on_gpu(buffer) or lane.size == 1 or lane.broken or (bypass is not None and bypass.trying):
@@ -254,8 +254,8 @@ class CompressedAllreduce:
         """Return the job that reduces a bucket, compressed or not, and whose value is the average.
 
         Args:
-            counters: takes times and bytes.
-            reason: why it is not compressed, whatever the bypass says; None if it is.
+            counters: Takes times and bytes.
+            reason: Why it is not compressed, whatever the bypass says; None if it is.
         """
         buffer, index = bucket.buffer(), bucket.index()
         on_gpu = is_on_gpu(buffer)
@@ -316,8 +316,8 @@ class CompressedAllreduce:
         """Return the job that reduces a bucket in CPU memory, compressed.
 
         Args:
-            request: what to reduce, and how.
-            codebooks: the codebooks that ranks share; None for frames that carry their own.
+            request: What to reduce, and how.
+            codebooks: The codebooks that ranks share; None for frames that carry their own.
         """
         coded = allreduce_job(request, codebooks, self.threads)
         if codebooks is None:
@@ -458,10 +458,10 @@ class CompressedAllreduce:
         Either way the gradients are those of the uninterrupted run, bit for bit.
 
         Args:
-            state: what :meth:`state_dict` returned.
+            state: What :meth:`state_dict` returned.
 
         Raises:
-            InvalidArgument: the state is another version's.
+            InvalidArgument: The state is another version's.
         """
         self._settle()
         check_state(state)

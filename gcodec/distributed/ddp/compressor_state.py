@@ -45,16 +45,16 @@ class CompressedGradients:
     number of threads everywhere for that.
 
     Args:
-        model: the module whose gradients come, wrapped by DDP or not, on the CPU or a CUDA device (docs/gpu.md). Its
+        model: The module whose gradients come, wrapped by DDP or not, on the CPU or a CUDA device (docs/gpu.md). Its
             parameters' names tell tensors apart, however DDP forms its buckets. With ``find_unused_parameters`` give
             DDP's module, unless gradients are None between steps (``zero_grad(set_to_none=True)``).
-        plan: a compressor, which gets error feedback; a
+        plan: A compressor, which gets error feedback; a
             :class:`~gcodec.averaging.averager.CompressionPlan`; or "fp8", which keeps 2 mantissa bits of each value,
             "int8" or "int4", integers with a scale for each 128 values; all three feed back the rest.
-        optimizer: the optimizer that will take the step. Plans with momentum correction need it, to check that it has
+        optimizer: The optimizer that will take the step. Plans with momentum correction need it, to check that it has
             no momentum of its own.
         group: DDP's process group; default that of ``model``, if it is DDP's module, else the world.
-        timeout: time after which a silent rank is an error; default the group's own.
+        timeout: Time after which a silent rank is an error; default the group's own.
 
     Raises:
         InvalidArgument: torch.distributed is not initialized, or an argument has another type or value.
@@ -234,10 +234,10 @@ class CompressedGradients:
         """Go on from the same rank's :meth:`state_dict`, bit for bit. Call it before the first step.
 
         Args:
-            state: what :meth:`state_dict` returned.
+            state: What :meth:`state_dict` returned.
 
         Raises:
-            InvalidArgument: the state is another version's or another rank's, or of a model with other names or shapes.
+            InvalidArgument: The state is another version's or another rank's, or of a model with other names or shapes.
         """
         check_state(state)
         packed: Any = state.get(self._key)

@@ -38,10 +38,10 @@ class HeldBucket(NamedTuple):
 
     Attributes:
         number: DDP's index of it.
-        buffer: its memory.
-        gradients: the gradients in it, by the parameters' names; none where Gloo reduces it.
-        counters: its counters.
-        future: what DDP waits for.
+        buffer: Its memory.
+        gradients: The gradients in it, by the parameters' names; none where Gloo reduces it.
+        counters: Its counters.
+        future: What DDP waits for.
     """
 
     number: int
@@ -61,20 +61,20 @@ class AdaptiveGradients(CompressedGradients):
     from step to step.
 
     Args:
-        model: as for :class:`CompressedGradients`.
-        plan: as for :class:`CompressedGradients`. Its compressor is used where the controller sets none, its feedback
+        model: As for :class:`CompressedGradients`.
+        plan: As for :class:`CompressedGradients`. Its compressor is used where the controller sets none, its feedback
             always.
-        controller: the controller, newly made.
-        optimizer: the optimizer that will take the step. The controller hears the learning rate of its first parameter
+        controller: The controller, newly made.
+        optimizer: The optimizer that will take the step. The controller hears the learning rate of its first parameter
             group at every step.
-        samples: samples of a step on this rank, for throughputs. The attribute may be changed.
-        overlap: average each bucket as soon as it is there, if the controller can do without the others. False: all
+        samples: Samples of a step on this rank, for throughputs. The attribute may be changed.
+        overlap: Average each bucket as soon as it is there, if the controller can do without the others. False: all
             buckets at the end of the step, in the order of the model's parameters, with the same bits.
         group: DDP's process group; default that of ``model``, if it is DDP's module, else the world.
-        timeout: time after which a silent rank is an error; default the group's own.
+        timeout: Time after which a silent rank is an error; default the group's own.
 
     Attributes:
-        adaptive: the :class:`~gcodec.adaptive.Adaptive` at work.
+        adaptive: The :class:`~gcodec.adaptive.Adaptive` at work.
 
     Raises:
         InvalidArgument: torch.distributed is not initialized, or an argument has another type or value.

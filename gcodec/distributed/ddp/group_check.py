@@ -22,12 +22,12 @@ def check_group(params: Sequence[torch.Tensor], group: dist.ProcessGroup | None,
     bucket. If DDP averages other parameters of it by itself, the log says so.
 
     Args:
-        params: the parameters of a bucket.
-        group: the state's group; None for the world.
-        log: says what is not compressed.
+        params: The parameters of a bucket.
+        group: The state's group; None for the world.
+        log: Says what is not compressed.
 
     Raises:
-        InvalidArgument: these parameters are trained by DDP models of other groups only.
+        InvalidArgument: These parameters are trained by DDP models of other groups only.
     """
     wanted, numbers = dist.group.WORLD if group is None else group, set(map(id, params))
     kinds = set(_with_subclasses(DistributedDataParallel))  # a look into a set takes no time; issubclass() does

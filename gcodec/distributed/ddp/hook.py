@@ -20,16 +20,16 @@ def hook(
     ``backward()``.
 
     Args:
-        state: how to compress, and what is kept from step to step.
+        state: How to compress, and what is kept from step to step.
         bucket: DDP's bucket.
-        others: what other wrappers than DDP give their hooks, which is refused.
+        others: What other wrappers than DDP give their hooks, which is refused.
 
     Returns:
         The future of the bucket's average.
 
     Raises:
-        Unsupported: under torch.compile's ``python_reducer`` or FSDP1, which have no buckets.
-        InvalidArgument: the hook was registered without a state.
+        Unsupported: Under torch.compile's ``python_reducer`` or FSDP1, which have no buckets.
+        InvalidArgument: The hook was registered without a state.
     """
     if not isinstance(state, CompressedAllreduce | CompressedGradients):
         raise InvalidArgument(

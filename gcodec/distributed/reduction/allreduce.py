@@ -84,28 +84,28 @@ def allreduce(
     Args:
         tensor: float32, float64, float16 or bfloat16, any shape and strides, the same number of values on all ranks;
             in CPU memory, or on a CUDA device (docs/gpu.md; float64 goes there uncompressed).
-        group: a process group, default the world's. Its ranks must make these calls in the same order, and the first
+        group: A process group, default the world's. Its ranks must make these calls in the same order, and the first
             one makes a private Gloo group.
         op: "sum", or "avg": the sum divided by the number of ranks.
-        mode: how values may be changed: a mode, or "exact", "bf16" or "fp16"; default ``Lossless()``.
-        params: for ``NearLossless``, the parameter whose gradient the tensor is, or the parameters whose gradients it
+        mode: How values may be changed: a mode, or "exact", "bf16" or "fp16"; default ``Lossless()``.
+        params: For ``NearLossless``, the parameter whose gradient the tensor is, or the parameters whose gradients it
             holds end to end.
-        async_op: return at once, with a :class:`Future`. Do not touch the tensor until its ``wait`` returns. On CUDA
+        async_op: Return at once, with a :class:`Future`. Do not touch the tensor until its ``wait`` returns. On CUDA
             devices, several that are started before the first is waited for take fewer waits for the device.
-        min_bytes: bytes below which nothing is compressed, nor rounded.
-        threads: threads of the codec; default all cores.
-        timeout: time after which a silent rank is an error; default the group's own. Only the first call's on a group
+        min_bytes: Bytes below which nothing is compressed, nor rounded.
+        threads: Threads of the codec; default all cores.
+        timeout: Time after which a silent rank is an error; default the group's own. Only the first call's on a group
             counts.
 
     Returns:
         A future for ``async_op``, else None.
 
     Raises:
-        InvalidArgument: an argument has another type or value.
-        Unsupported: the tensor is on another kind of device.
-        PeerError: the exchange failed; the error names the rank. After that every call on this group fails, until
+        InvalidArgument: An argument has another type or value.
+        Unsupported: The tensor is on another kind of device.
+        PeerError: The exchange failed; the error names the rank. After that every call on this group fails, until
             ``close_lanes`` on all ranks.
-        Corruption: a message arrived damaged; otherwise as PeerError.
+        Corruption: A message arrived damaged; otherwise as PeerError.
     """
     mode, dtype = mode_of(mode), _checked(tensor, op)
     mode.bit_layout(dtype)  # raises where the mode has no ladder for the type, before other ranks wait
@@ -185,17 +185,17 @@ def dense_allreduce(
     """Reduce a tensor in place by Gloo's own all-reduce, on the lane's thread. As in DDP a mean is divided first.
 
     Args:
-        lane: the lane of the group.
-        flat: this rank's values, contiguous.
-        mean: divide the sum by the number of ranks.
-        counters: takes times and bytes.
-        label: begins the texts of errors.
+        lane: The lane of the group.
+        flat: This rank's values, contiguous.
+        mean: Divide the sum by the number of ranks.
+        counters: Takes times and bytes.
+        label: Begins the texts of errors.
 
     Returns:
         ``flat``.
 
     Raises:
-        PeerError: some rank failed or is silent.
+        PeerError: Some rank failed or is silent.
     """
     reduced: torch.Tensor = start_dense_allreduce(lane, flat, mean, counters, label).finish()
     return reduced
@@ -230,11 +230,11 @@ def start_cast_allreduce(
     """Start Gloo's own all-reduce of values cast to 16 bits, averaged in place: the bits of torch's compression hooks.
 
     Args:
-        lane: the lane of the group.
-        flat: this rank's values, contiguous, float32 or float64.
+        lane: The lane of the group.
+        flat: This rank's values, contiguous, float32 or float64.
         dtype: bfloat16 or float16.
-        counters: takes times and bytes.
-        label: begins the texts of errors.
+        counters: Takes times and bytes.
+        label: Begins the texts of errors.
     """
     start = perf_counter()
     narrow = flat.to(dtype)
@@ -248,9 +248,9 @@ def allreduce_job(
     """Return the job that all-reduces a buffer in CPU memory. Its value is the request's result, as a ``StartedJob``.
 
     Args:
-        request: what to reduce, and how.
-        codebooks: the codebooks that ranks share; None for frames that carry their own.
-        threads: threads of the codec; default all cores.
+        request: What to reduce, and how.
+        codebooks: The codebooks that ranks share; None for frames that carry their own.
+        threads: Threads of the codec; default all cores.
     """
     reduction = partial(reduction_of, request, codebooks, threads)
     return LaneJob(lambda: _started(reduction(), request.result), lambda error: reduction().abort(error), begins=True)
@@ -265,10 +265,10 @@ def reduction_of(
     """Make the reduction of a request. Runs on the lane's thread, as optimizers' state is read here.
 
     Args:
-        request: what to reduce, and how.
-        codebooks: the codebooks that ranks share; None for frames that carry their own.
-        threads: threads of the codec; None for all cores.
-        kind: the class to make: an all-reduce, a reduce-scatter or an all-gather.
+        request: What to reduce, and how.
+        codebooks: The codebooks that ranks share; None for frames that carry their own.
+        threads: Threads of the codec; None for all cores.
+        kind: The class to make: an all-reduce, a reduce-scatter or an all-gather.
     """
     lane, dtype, mode, gradients = request.lane, request.dtype, request.mode, request.gradients
     level_chooser = request.level_chooser(LevelChooser)

@@ -54,12 +54,12 @@ class Bypass:
     """Policy that measures whether compression pays, per bucket size.
 
     Attributes:
-        steps: steps of each way in a trial.
-        every: steps from one trial to the next, where the first was clear.
-        margin: share of the uncompressed time of a bucket that compressing must save.
+        steps: Steps of each way in a trial.
+        every: Steps from one trial to the next, where the first was clear.
+        margin: Share of the uncompressed time of a bucket that compressing must save.
 
     Raises:
-        InvalidArgument: an attribute is out of its range.
+        InvalidArgument: An attribute is out of its range.
     """
 
     steps: int = 4
@@ -86,19 +86,19 @@ class BypassController:
                    | dense and timed            |
 
     Args:
-        config: the policy.
-        label: begins what is logged.
-        ways: the ways to choose among, ``ways.DENSE`` being one.
+        config: The policy.
+        label: Begins what is logged.
+        ways: The ways to choose among, ``ways.DENSE`` being one.
 
     Attributes:
-        step: steps ended.
-        start: the first step of the trial under way, or of the next one.
-        ways: the ways to choose among.
-        default: the way of buckets of whose size no trial has seen any.
-        verdicts: the way of buckets, by the bit length of their number of bytes.
-        numbers: results of the last trial, by the names in ``NUMBERS``.
-        way_ms: milliseconds of steps in the last trial, by the name of the way.
-        way_ratios: bytes that uncompressed buckets take over those of each of the codec's ways that a trial took.
+        step: Steps ended.
+        start: The first step of the trial under way, or of the next one.
+        ways: The ways to choose among.
+        default: The way of buckets of whose size no trial has seen any.
+        verdicts: The way of buckets, by the bit length of their number of bytes.
+        numbers: Results of the last trial, by the names in ``NUMBERS``.
+        way_ms: Milliseconds of steps in the last trial, by the name of the way.
+        way_ratios: Bytes that uncompressed buckets take over those of each of the codec's ways that a trial took.
     """
 
     def __init__(self, config: Bypass, label: str = "", ways: tuple[int, ...] = (CODED, DENSE)) -> None:

@@ -45,9 +45,9 @@ class BufferCodebooks(NamedTuple):
     """The codebooks that ranks share, as one buffer uses them.
 
     Attributes:
-        codebooks: the codebooks.
-        gradients: the segments of the buffer.
-        numbers: the parameter number of each segment, int64.
+        codebooks: The codebooks.
+        gradients: The segments of the buffer.
+        numbers: The parameter number of each segment, int64.
         predicts: True if frames may have predicted blocks.
     """
 
@@ -73,12 +73,12 @@ class Coder:
     """Encodes and decodes ranges of a buffer of one type.
 
     Args:
-        bit_layout: bits that frames keep.
-        level_chooser: chooses levels, where there are any.
-        shared: the codebooks that ranks share, or None for frames that carry their own.
-        shapes: shapes of the tensors in the buffer.
-        threads: threads of the codec; None for all cores.
-        counters: takes times and bytes.
+        bit_layout: Bits that frames keep.
+        level_chooser: Chooses levels, where there are any.
+        shared: The codebooks that ranks share, or None for frames that carry their own.
+        shapes: Shapes of the tensors in the buffer.
+        threads: Threads of the codec; None for all cores.
+        counters: Takes times and bytes.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Coder:
         """Encode a range of the buffer.
 
         Args:
-            bits: the values, uintW[n].
-            begin: position of the first one in the buffer.
+            bits: The values, uintW[n].
+            begin: Position of the first one in the buffer.
             kind: 0 for this rank's own values, 1 for a result.
-            out: takes the frame, at its start, uint8.
-            rounded: takes what decoding will return, uintW[n]; None if nobody asks.
+            out: Takes the frame, at its start, uint8.
+            rounded: Takes what decoding will return, uintW[n]; None if nobody asks.
 
         Returns:
             The size of the frame, bytes.
@@ -153,9 +153,9 @@ class Coder:
         """Write what decoding would return for this rank's own values.
 
         Args:
-            bits: the values, uintW[n].
-            begin: position of the first one in the buffer.
-            out: takes the rounded values, uintW[n].
+            bits: The values, uintW[n].
+            begin: Position of the first one in the buffer.
+            out: Takes the rounded values, uintW[n].
         """
         start = perf_counter()
         bit_layout, kind = self.bit_layout, float_bits_of(self.dtype)
@@ -219,12 +219,12 @@ class Coder:
         """Decode a frame.
 
         Args:
-            payload: the frame, uint8.
-            out: takes the values, uintW[n].
+            payload: The frame, uint8.
+            out: Takes the values, uintW[n].
 
         Raises:
-            Corruption: the frame is damaged, or one of other values than are due.
-            Unsupported: the frame has features that this version does not know.
+            Corruption: The frame is damaged, or one of other values than are due.
+            Unsupported: The frame has features that this version does not know.
         """
         start = perf_counter()
         frame = FrameReader(payload, None if self.shared is None else self.shared.codebooks.find)

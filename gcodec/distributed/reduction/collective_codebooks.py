@@ -30,10 +30,10 @@ class CollectiveCodebooks:
     """Keeps the codebooks of a lane's collectives, one for each kind. It runs on the lane's thread.
 
     Args:
-        refresh: when codebooks are renewed.
+        refresh: When codebooks are renewed.
 
     Attributes:
-        stats: counts refreshes.
+        stats: Counts refreshes.
     """
 
     def __init__(self, refresh: Refresh) -> None:
@@ -48,8 +48,8 @@ class CollectiveCodebooks:
         """Return the codebook for the next collective, or None for one of a kind that has none.
 
         Args:
-            kind: what collectives that come again have in common.
-            mode: how they may be changed.
+            kind: What collectives that come again have in common.
+            mode: How they may be changed.
         """
         number = self._number(kind)
         if number is None:

@@ -55,11 +55,11 @@ def dense_gather_job(lane: Lane, part: torch.Tensor, whole: torch.Tensor, counte
     """Return the job that gathers a tensor by Gloo's own collective, uncompressed. Its value is ``whole``.
 
     Args:
-        lane: the lane of the group.
-        part: this rank's values.
-        whole: takes those of all ranks.
-        counters: takes times and bytes.
-        label: begins the texts of errors.
+        lane: The lane of the group.
+        part: This rank's values.
+        whole: Takes those of all ranks.
+        counters: Takes times and bytes.
+        label: Begins the texts of errors.
     """
 
     def all_gather() -> torch.Tensor:

@@ -26,9 +26,9 @@ class Link:
     """A reduction of a chain.
 
     Args:
-        label: begins the texts of errors.
-        started: the reduction, as far as this rank is concerned.
-        touched: the tensors that it reads and writes.
+        label: Begins the texts of errors.
+        started: The reduction, as far as this rank is concerned.
+        touched: The tensors that it reads and writes.
     """
 
     def __init__(self, lane: Lane, label: str, started: StartedJob, touched: Sequence[torch.Tensor]) -> None:
@@ -77,8 +77,8 @@ def may_wait(lane: Lane, touched: Sequence[torch.Tensor]) -> bool:
     Called on the lane's thread.
 
     Args:
-        lane: the lane, which has it begun now.
-        touched: the tensors that it reads and writes. They have their values when it is confirmed: what follows must
+        lane: The lane, which has it begun now.
+        touched: The tensors that it reads and writes. They have their values when it is confirmed: what follows must
             touch none of them, nor those of the reductions before.
     """
     job = lane.next_job() if lane.has_next(devices_of(touched[0])) else None
@@ -92,9 +92,9 @@ def add_link(lane: Lane, label: str, started: StartedJob, touched: Sequence[torc
     """Return the value of a reduction that all ranks have confirmed, and those before with it; or a ``StartedJob``.
 
     Args:
-        label: begins the texts of errors.
-        touched: as of :func:`may_wait`.
-        waits: whether all ranks leave it to be confirmed with those that follow.
+        label: Begins the texts of errors.
+        touched: As of :func:`may_wait`.
+        waits: Whether all ranks leave it to be confirmed with those that follow.
     """
     link = Link(lane, label, started, touched)
     lane.unconfirmed.append(link)

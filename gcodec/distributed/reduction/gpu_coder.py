@@ -84,9 +84,9 @@ class _InUse(NamedTuple):
     """A codebook in use.
 
     Attributes:
-        codebook: the codebook.
-        age: steps since it was made.
-        bits: bits per value that frames took then.
+        codebook: The codebook.
+        age: Steps since it was made.
+        bits: Bits per value that frames took then.
     """
 
     codebook: Any
@@ -98,7 +98,7 @@ class GpuCodebooks:
     """Keeps the codebooks of one buffer's frames, by kind. Every rank has its own, as frames carry them.
 
     Args:
-        refresh: when they are made anew, which takes another pass over the values; its ``trigger`` counts bits per
+        refresh: When they are made anew, which takes another pass over the values; its ``trigger`` counts bits per
             value here.
     """
 
@@ -116,7 +116,7 @@ class GpuCodebooks:
 
         Args:
             kind: 0 for frames of this rank's own values, 1 for frames of results.
-            bits: bits per value that the frames took.
+            bits: Bits per value that the frames took.
         """
         in_use = self._in_use.get(kind)
         fresh = in_use is None or in_use.codebook is not codebook
@@ -133,7 +133,7 @@ class KeptCodebooks:
     """Keeps the codebooks of collectives that repeat, each kind for itself: what tells one kind from others is a key.
 
     Args:
-        refresh: when they are made anew.
+        refresh: When they are made anew.
     """
 
     def __init__(self, refresh: Refresh) -> None:
@@ -153,8 +153,8 @@ class EncodedFrame(NamedTuple):
     """A frame on a device.
 
     Attributes:
-        data: the frame, uint8.
-        prelude: its prelude, on the host; None where it is to be read from the frame.
+        data: The frame, uint8.
+        prelude: Its prelude, on the host; None where it is to be read from the frame.
     """
 
     data: torch.Tensor
@@ -165,9 +165,9 @@ class FramesInWork(NamedTuple):
     """Frames that a device makes.
 
     Attributes:
-        batch: has the frames, and knows when they are done.
-        record: is told how many bytes they take.
-        counters: takes times.
+        batch: Has the frames, and knows when they are done.
+        record: Is told how many bytes they take.
+        counters: Takes times.
     """
 
     batch: Any
@@ -189,9 +189,9 @@ class StartedFrames(NamedTuple):
     """Frames that a device decodes.
 
     Attributes:
-        values: the values of each frame, flat, for what comes later on the stream.
-        batch: tells when they were decoded, and whether they could be.
-        counters: takes times.
+        values: The values of each frame, flat, for what comes later on the stream.
+        batch: Tells when they were decoded, and whether they could be.
+        counters: Takes times.
     """
 
     values: list[torch.Tensor]
@@ -215,11 +215,11 @@ class GpuCoder:
     """Encodes and decodes parts of a buffer of one type on a device.
 
     Attributes:
-        dtype: type of the values.
-        mode: how values may be changed.
-        level_chooser: chooses levels, where the mode has any.
-        codebooks: the codebooks that are kept, or None to make new ones every time.
-        counters: takes times and bytes.
+        dtype: Type of the values.
+        mode: How values may be changed.
+        level_chooser: Chooses levels, where the mode has any.
+        codebooks: The codebooks that are kept, or None to make new ones every time.
+        counters: Takes times and bytes.
     """
 
     dtype: DType
@@ -237,7 +237,7 @@ class GpuCoder:
         """Start to make a frame of each part. Waits for a histogram where a codebook is made, and else for nothing.
 
         Args:
-            parts: the values, and where they begin in the buffer.
+            parts: The values, and where they begin in the buffer.
             kind: 0 for this rank's own values, 1 for results.
         """
         start = perf_counter()
@@ -267,11 +267,11 @@ class GpuCoder:
         """Start to decode frames. Waits for those preludes that are not known.
 
         Args:
-            sizes: the number of values that each must have.
+            sizes: The number of values that each must have.
 
         Raises:
-            Corruption: a prelude is damaged, or a frame has other values than are due.
-            GcodecError: whatever else ``gcodec.decode`` raises of preludes.
+            Corruption: A prelude is damaged, or a frame has other values than are due.
+            GcodecError: Whatever else ``gcodec.decode`` raises of preludes.
         """
         start = perf_counter()
         n_bytes = sum(sizes) * self.dtype.itemsize
@@ -296,7 +296,7 @@ def sum_in_rank_order(terms: Sequence[torch.Tensor], divisor: int) -> torch.Tens
     Narrow types are added in float32, divided, and rounded once, so that bits are those of :class:`summation.RankSum`.
 
     Args:
-        terms: each rank's tensor, of one shape and type.
+        terms: Each rank's tensor, of one shape and type.
         divisor: 1 for a sum, the number of ranks for a mean.
     """
     total = sum_by_rank(terms, torch.empty_like(terms[0], dtype=wide(terms[0].dtype)))

@@ -43,10 +43,10 @@ class Identity(NamedTuple):
     """Names a reduction, in messages and in errors.
 
     Attributes:
-        sequence: its number on the lane.
-        agreement: hash of what ranks must agree on.
-        where: begins the texts of errors about what it exchanges.
-        label: begins those of errors that do not know the number.
+        sequence: Its number on the lane.
+        agreement: Hash of what ranks must agree on.
+        where: Begins the texts of errors about what it exchanges.
+        label: Begins those of errors that do not know the number.
     """
 
     sequence: int
@@ -60,17 +60,17 @@ class Half:
     """A half of a reduction.
 
     Attributes:
-        identity: of the reduction.
+        identity: Of the reduction.
         kind: CONTRIBUTION or RESULT.
-        make: waits for the device, and returns this rank's frame for each rank, its own included.
-        sent: the range of the frame for each rank, by rank.
-        due: the range of the frame that each rank sends this one, by rank.
-        itemsize: bytes of a value.
-        stream: on which this rank's frames are made.
-        mark: an event behind that.
-        take: goes on with the frames of all ranks, of which its own is the one that it has made.
-        fail: is told of an error in what ranks sent in this half.
-        counters: takes times and bytes.
+        make: Waits for the device, and returns this rank's frame for each rank, its own included.
+        sent: The range of the frame for each rank, by rank.
+        due: The range of the frame that each rank sends this one, by rank.
+        itemsize: Bytes of a value.
+        stream: On which this rank's frames are made.
+        mark: An event behind that.
+        take: Goes on with the frames of all ranks, of which its own is the one that it has made.
+        fail: Is told of an error in what ranks sent in this half.
+        counters: Takes times and bytes.
     """
 
     identity: Identity
@@ -113,9 +113,9 @@ class Half:
         """Start to send the frames. Return a function that returns those that come, by rank, on the side stream.
 
         Args:
-            frames: those that this rank has made.
-            sizes: the bytes that each rank sends this one.
-            stream: on which they leave.
+            frames: Those that this rank has made.
+            sizes: The bytes that each rank sends this one.
+            stream: On which they leave.
         """
         nothing = torch.empty(0, dtype=torch.uint8, device=device)
         outgoing = [nothing if to == lane.rank or frame is None else frame.data for to, frame in enumerate(frames)]
@@ -143,15 +143,15 @@ def exchange_halves(lane: Lane, halves: Sequence[Half], device: torch.device, of
     made last, and once for the other ranks. Called on the lane's thread.
 
     Args:
-        halves: the halves, the same on all ranks.
-        offers: what this rank offers: 0, or LATE_END and LATE_SUMS.
+        halves: The halves, the same on all ranks.
+        offers: What this rank offers: 0, or LATE_END and LATE_SUMS.
 
     Returns:
         What all ranks offer, which all of them learn alike.
 
     Raises:
-        PeerError: another rank failed, is silent, or differs in what it does.
-        Corruption: a message or a prelude arrived damaged.
+        PeerError: Another rank failed, is silent, or differs in what it does.
+        Corruption: A message or a prelude arrived damaged.
     """
     first = halves[0]
     made = []
@@ -205,7 +205,7 @@ def _read(payload: bytes, n_halves: int, whose: str) -> tuple[int, list[tuple[in
     """Return what a message says: what the sender offers, and size and prelude of a frame of each half.
 
     Args:
-        whose: begins the texts of errors.
+        whose: Begins the texts of errors.
     """
     at, found = 1, []
     for _ in range(n_halves):

@@ -53,9 +53,9 @@ def side_stream_job(
     """Return the job that calls ``run`` on the side stream of the buffers' device, or for buffers on the host.
 
     Args:
-        buffers: what ``run`` reads and writes, on one device; they are ready in the caller's current stream.
-        run: does the work, on the lane's thread.
-        abort: as for :class:`LaneJob`; called where ``run`` fails, too.
+        buffers: What ``run`` reads and writes, on one device; they are ready in the caller's current stream.
+        run: Does the work, on the lane's thread.
+        abort: As for :class:`LaneJob`; called where ``run`` fails, too.
     """
     side = side_stream_of(buffers[0].device)
     mark = side.mark()
@@ -105,12 +105,12 @@ def gpu_dense_allreduce_job(
     """Return the job that reduces a tensor in place, uncompressed. As in DDP, a mean is divided before it is summed.
 
     Args:
-        lane: the lane of the group.
-        flat: this rank's values, contiguous.
-        mean: divide the sum by the number of ranks.
-        counters: takes times and bytes.
-        label: begins the texts of errors.
-        is_timed: asked on the lane's thread; True has the host wait for the device, so that the seconds counted are
+        lane: The lane of the group.
+        flat: This rank's values, contiguous.
+        mean: Divide the sum by the number of ranks.
+        counters: Takes times and bytes.
+        label: Begins the texts of errors.
+        is_timed: Asked on the lane's thread; True has the host wait for the device, so that the seconds counted are
             those of the network.
     """
 
@@ -137,10 +137,10 @@ def start_on_own_group(
     return the future of it.
 
     Args:
-        group: the group, whose other ranks all do the same.
-        flat: this rank's values.
-        counters: takes bytes, and the host's time.
-        label: begins the texts of errors.
+        group: The group, whose other ranks all do the same.
+        flat: This rank's values.
+        counters: Takes bytes, and the host's time.
+        label: Begins the texts of errors.
     """
     start = perf_counter()
     flat.div_(group.size())
@@ -156,12 +156,12 @@ def gpu_dense_reduce_scatter_job(
     """Return the job that reduces and scatters a tensor on a CUDA device, uncompressed. Its value is the part.
 
     Args:
-        lane: the lane of the group.
-        flat: this rank's values.
-        part: takes this rank's part of the result.
-        mean: divide the sum by the number of ranks.
-        counters: takes times and bytes.
-        label: begins the texts of errors.
+        lane: The lane of the group.
+        flat: This rank's values.
+        part: Takes this rank's part of the result.
+        mean: Divide the sum by the number of ranks.
+        counters: Takes times and bytes.
+        label: Begins the texts of errors.
     """
 
     def reduce_uncompressed() -> torch.Tensor:
@@ -185,13 +185,13 @@ def gpu_reduction_job(
     """Return the job that reduces a buffer on a CUDA device. Its value is the request's result.
 
     Args:
-        codebooks: the codebooks kept for this buffer; None to make them anew.
-        kind: an all-reduce, or a reduce-scatter, whose mode is not NearLossless, which has no meaning without all
+        codebooks: The codebooks kept for this buffer; None to make them anew.
+        kind: An all-reduce, or a reduce-scatter, whose mode is not NearLossless, which has no meaning without all
             gradients.
-        goes_on: for a buffer that no other job writes to, which is then encoded while those before travel. Asked on the
+        goes_on: For a buffer that no other job writes to, which is then encoded while those before travel. Asked on the
             lane's thread; True on all ranks leaves the end to the device, as a ``StartedJob``, which no rank has
             confirmed to the others: :func:`~gcodec.distributed.transport.small_exchange.confirmed` is for the caller.
-        touched: without ``goes_on``, the tensors that the caller's job reads and writes, if it may be confirmed
+        touched: Without ``goes_on``, the tensors that the caller's job reads and writes, if it may be confirmed
             together with those that follow, and then is a ``StartedJob`` (``gpu_chain``).
     """
     device, lane, label = request.flat.device, request.lane, request.label or "all-reduce"
@@ -240,12 +240,12 @@ def gpu_in_place_allreduce_job(
     """Return the job that all-reduces ``tensor`` in place, on a CUDA device; its value is ``tensor``.
 
     Args:
-        lane: the lane of the group.
-        tensor: the tensor to write the result to, of any strides.
-        dense: its values, contiguous and flat.
-        mode: how values may be changed.
-        mean: divide the sum by the number of ranks.
-        gradients: the parameters whose gradients the tensor holds, for NearLossless.
+        lane: The lane of the group.
+        tensor: The tensor to write the result to, of any strides.
+        dense: Its values, contiguous and flat.
+        mode: How values may be changed.
+        mean: Divide the sum by the number of ranks.
+        gradients: The parameters whose gradients the tensor holds, for NearLossless.
         compress: False to send the values as they are. Types that the codec does not have on GPUs always are.
     """
     # What optimizers' state says is read when the job begins: no job before may still have to write to it.

@@ -24,7 +24,7 @@ class GpuLevelChooser(LevelChooser):
         """Return the levels of parts of the buffer, a uint8 tensor for each.
 
         Args:
-            parts: for each part, the position of its first value in the buffer, and its values.
+            parts: For each part, the position of its first value in the buffer, and its values.
             kind: 0 for a rank's own gradient, 1 for the result.
         """
         policy = self.policies[kind]

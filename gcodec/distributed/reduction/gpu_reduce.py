@@ -59,16 +59,16 @@ class GpuReduction:
     """Runs one all-reduce of flat tensors on a CUDA device. Its methods are called on the lane's thread.
 
     Args:
-        lane: the lane of the group.
-        coder: the codec of the buffer.
-        values: this rank's values.
-        result: takes the result, in other memory.
-        mean: divide by the number of ranks.
-        terms: further facts that ranks must agree on.
-        label: begins the texts of errors.
+        lane: The lane of the group.
+        coder: The codec of the buffer.
+        values: This rank's values.
+        result: Takes the result, in other memory.
+        mean: Divide by the number of ranks.
+        terms: Further facts that ranks must agree on.
+        label: Begins the texts of errors.
 
     Attributes:
-        ends_late: whether all ranks let it end when it is asked for.
+        ends_late: Whether all ranks let it end when it is asked for.
     """
 
     #: What tells one kind of reduction from another where ranks compare what they are about to do.
@@ -105,14 +105,14 @@ class GpuReduction:
         there, and all of it was right.
 
         Args:
-            stream: where contributions are encoded, once the values are there: the side stream, or one of their own.
-            goes_on: whether it need not end now, as far as this rank is concerned, and may leave its sums to the
+            stream: Where contributions are encoded, once the values are there: the side stream, or one of their own.
+            goes_on: Whether it need not end now, as far as this rank is concerned, and may leave its sums to the
                 lane's next job, if there is one.
 
         Raises:
-            PeerError: another rank failed, is silent, or differs in what it does.
-            Corruption: a message or a prelude arrived damaged.
-            Exception: what encoding raised. It is for the caller to tell the other ranks.
+            PeerError: Another rank failed, is silent, or differs in what it does.
+            Corruption: A message or a prelude arrived damaged.
+            Exception: What encoding raised. It is for the caller to tell the other ranks.
         """
         start, lane = perf_counter(), self.lane
         self.sequence = lane.next_sequence()
@@ -228,7 +228,7 @@ class GpuReduction:
         returns them, None where there is nothing to send.
 
         Args:
-            with_self: make a frame for this rank, too.
+            with_self: Make a frame for this rank, too.
         """
         filled = [rank for rank, (begin, end) in enumerate(self.parts) if end > begin]
         ranks = [rank for rank in filled if with_self or rank != self.lane.rank]
@@ -254,10 +254,10 @@ class GpuReduction:
         """Return the values of every rank's frame, by rank: those that they will have, if all is right.
 
         Args:
-            local: the values of this rank's frame, where they are known: it is not decoded then.
+            local: The values of this rank's frame, where they are known: it is not decoded then.
 
         Raises:
-            GcodecError: what decoding raises, with the rank.
+            GcodecError: What decoding raises, with the rank.
         """
         ranks = [r for r, (begin, end) in enumerate(ranges) if end > begin and (local is None or r != self.lane.rank)]
         by_rank = [self.source[:0]] * len(ranges)

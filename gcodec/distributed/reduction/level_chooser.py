@@ -31,12 +31,12 @@ class OptimizerEntry(NamedTuple):
     """The optimizer's hold on one parameter.
 
     Attributes:
-        name: the optimizer's name.
-        group: identity of the parameter group.
-        hyper: the group's hyperparameters.
-        keys: state arrays that the rule reads; True for those that may be absent.
-        numbers: likewise numbers.
-        state: the parameter's state, under torch's names.
+        name: The optimizer's name.
+        group: Identity of the parameter group.
+        hyper: The group's hyperparameters.
+        keys: State arrays that the rule reads; True for those that may be absent.
+        numbers: Likewise numbers.
+        state: The parameter's state, under torch's names.
     """
 
     name: str
@@ -51,10 +51,10 @@ class TensorBatch(NamedTuple):
     """Tensors whose levels one call of a kernel's ``of_many`` finds.
 
     Attributes:
-        kernel: the ``of_many``.
+        kernel: The ``of_many``.
         table: int64, a row of begin, end, constants' number and addresses per tensor, in the order of the buffer.
-        ends: where each tensor ends in the buffer.
-        terms: the kernel's other arguments, by kind, as in :meth:`LevelChooser.levels`.
+        ends: Where each tensor ends in the buffer.
+        terms: The kernel's other arguments, by kind, as in :meth:`LevelChooser.levels`.
     """
 
     kernel: Any
@@ -70,9 +70,9 @@ class LevelChooser:
     of addresses. The others are copied into the gradient's order, and done one by one.
 
     Args:
-        gradients: the parameters whose gradients the buffer holds.
-        dtype: type of the buffer.
-        ranks_share: weight of one rank's gradient in the step, against the result of the all-reduce: 1 for a mean
+        gradients: The parameters whose gradients the buffer holds.
+        dtype: Type of the buffer.
+        ranks_share: Weight of one rank's gradient in the step, against the result of the all-reduce: 1 for a mean
             (errors enter divided by the number of ranks, and so add up to the bound once), the number of ranks for a
             sum.
     """
@@ -97,8 +97,8 @@ class LevelChooser:
         """Write the levels of a range of the buffer.
 
         Args:
-            begin: position of the first value in the buffer.
-            values: the values, bfloat16 as bits.
+            begin: Position of the first value in the buffer.
+            values: The values, bfloat16 as bits.
             kind: 0 for a rank's own gradient, 1 for the result.
             out: uint8, as many.
         """
@@ -213,10 +213,10 @@ def _rule_terms(
     Returns None where no such kernel will do. The last are kept, as all buckets of a step ask for the same.
 
     Args:
-        hyper: the hyperparameters, by name.
-        held: the numbers of the state, such as the steps done, by name.
+        hyper: The hyperparameters, by name.
+        held: The numbers of the state, such as the steps done, by name.
         started: True if there is a momentum buffer.
-        policies: what the rule may assume, for each kind of values.
+        policies: What the rule may assume, for each kind of values.
     """
     view = OptimizerView(name, dict(hyper), dict(held) | ({"momentum_buffer": 1.0} if started else {}))
     formulas = [formula_for(view, policy, "float32") for policy in policies]

@@ -21,8 +21,8 @@ def piece_length(n_values: int, size: int) -> int:
     buffer have this length.
 
     Args:
-        n_values: values of the buffer.
-        size: the number of ranks.
+        n_values: Values of the buffer.
+        size: The number of ranks.
     """
     share = -(-n_values // size)
     n_pieces = min(max(share // MIN_PIECE, 1), _IN_FLIGHT)
@@ -38,8 +38,8 @@ def shares(n_values: int, size: int) -> list[list[Range]]:
     not pipelined, every rank has one part instead: ``compressors.contract.parts_of``.
 
     Args:
-        n_values: values of the buffer.
-        size: the number of ranks.
+        n_values: Values of the buffer.
+        size: The number of ranks.
     """
     pieces = pieces_of(0, n_values, piece_length(n_values, size))
     return [pieces[rank::size] for rank in range(size)]
@@ -58,9 +58,9 @@ def pieces_of(begin: int, end: int, length: int) -> list[Range]:
     """Divide a range of values into pieces.
 
     Args:
-        begin: the first value.
-        end: the position behind the last value.
-        length: values of a piece; the last one may be shorter.
+        begin: The first value.
+        end: The position behind the last value.
+        length: Values of a piece; the last one may be shorter.
     """
     return [(at, min(at + length, end)) for at in range(begin, end, length)]
 
@@ -75,9 +75,9 @@ def shapes_within(shapes: Sequence[Sequence[int]], begin: int, end: int) -> list
         shapes          (head,) (2, columns)      ...
 
     Args:
-        shapes: the shapes of the tensors, which lie in the buffer end to end.
-        begin: the first value of the range.
-        end: the position behind its last value.
+        shapes: The shapes of the tensors, which lie in the buffer end to end.
+        begin: The first value of the range.
+        end: The position behind its last value.
     """
     within: list[tuple[int, ...]] = []
     at = 0

@@ -37,11 +37,11 @@ class PieceToEncode(NamedTuple):
     """A range of a buffer to be encoded.
 
     Attributes:
-        key: the same for this range at every step.
-        request: the values, with shared codebooks in ``fixed`` if there are any.
-        shapes: finds the shapes of the tensors in the range.
-        plan: makes the plan without prediction.
-        rounded: takes what decoding will return, uintW[n]; None if nobody asks.
+        key: The same for this range at every step.
+        request: The values, with shared codebooks in ``fixed`` if there are any.
+        shapes: Finds the shapes of the tensors in the range.
+        plan: Makes the plan without prediction.
+        rounded: Takes what decoding will return, uintW[n]; None if nobody asks.
         predicts: True if the frame may have predicted blocks.
     """
 
@@ -56,7 +56,7 @@ class PieceToEncode(NamedTuple):
         """Write a frame, and return its size in bytes.
 
         Args:
-            out: takes the frame, at its start, uint8.
+            out: Takes the frame, at its start, uint8.
         """
         return len(encode_values(self.request, plan, out, self.rounded))
 
@@ -65,8 +65,8 @@ class _Plan(NamedTuple):
     """A plan that is used again.
 
     Attributes:
-        plan: the plan.
-        n_bytes: bytes of the frame that it was made for.
+        plan: The plan.
+        n_bytes: Bytes of the frame that it was made for.
     """
 
     plan: FramePlan
@@ -77,9 +77,9 @@ class _Tried(NamedTuple):
     """A trial in which prediction paid.
 
     Attributes:
-        plan: plan of the frame with predicted blocks.
-        prediction: which blocks are predicted.
-        usual: bytes of the frame without predicted blocks, when it was last made.
+        plan: Plan of the frame with predicted blocks.
+        prediction: Which blocks are predicted.
+        usual: Bytes of the frame without predicted blocks, when it was last made.
     """
 
     plan: FramePlan
@@ -92,10 +92,10 @@ class _Known:
     """Holds what is known of a piece.
 
     Attributes:
-        plan: the plan without prediction to use again, if there is one.
-        varies: the piece changes so much that no plan is used again before symbols are counted.
-        step: steps with the codebooks in which predicted blocks might have been tried.
-        tried: the trial, if prediction paid.
+        plan: The plan without prediction to use again, if there is one.
+        varies: The piece changes so much that no plan is used again before symbols are counted.
+        step: Steps with the codebooks in which predicted blocks might have been tried.
+        tried: The trial, if prediction paid.
     """
 
     plan: _Plan | None = None
@@ -123,7 +123,7 @@ class PieceCache:
         """Begin a step.
 
         Args:
-            step: its number.
+            step: Its number.
             has_codebooks: True if all layers have codebooks; without, symbols are counted in every step.
         """
         self.counts = step % _EVERY == 0 or not has_codebooks
@@ -132,8 +132,8 @@ class PieceCache:
         """Write a frame, and return its size in bytes.
 
         Args:
-            piece: the values.
-            out: takes the frame, at its start, uint8.
+            piece: The values.
+            out: Takes the frame, at its start, uint8.
         """
         known = self._known.get(piece.key)
         if known is None:

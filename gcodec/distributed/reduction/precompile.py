@@ -51,8 +51,8 @@ class StepRules(NamedTuple):
     """Says how the levels of a near-lossless mode are chosen.
 
     Attributes:
-        ladder: drops per level.
-        groups: of each group of parameters, its optimizer's name and its settings, under torch's names.
+        ladder: Drops per level.
+        groups: Of each group of parameters, its optimizer's name and its settings, under torch's names.
     """
 
     ladder: Ladder
@@ -63,8 +63,8 @@ def precompile_kernels(dtype: DType, mode: Mode, refresh: Refresh | None) -> Non
     """Run what all-reduces will run: for seconds, or minutes on a fresh installation.
 
     Args:
-        mode: how values may be changed.
-        refresh: when shared codebooks are renewed; None if every frame carries its own.
+        mode: How values may be changed.
+        refresh: When shared codebooks are renewed; None if every frame carries its own.
     """
     from ..modes import NearLossless  # imports torch, which there is where there is a mode
 
@@ -79,8 +79,8 @@ def precompile_layout(dtype: DType, bit_layout: BitLayout, rules: StepRules | No
     """Run what all-reduces will run whose frames keep some bits of each value.
 
     Args:
-        rules: what chooses levels; None if nothing does.
-        refresh: when shared codebooks are renewed; None if every frame carries its own.
+        rules: What chooses levels; None if nothing does.
+        refresh: When shared codebooks are renewed; None if every frame carries its own.
     """
     if refresh is None:
         warmup([dtype.name])
@@ -110,7 +110,7 @@ def rows_alike(dtype: DType, n_rows: int, n_columns: int) -> np.ndarray:
     """Return rows that are multiples of one another, end to end: uintW[n_rows * n_columns].
 
     Args:
-        n_columns: values of a row.
+        n_columns: Values of a row.
     """
     columns, rows = np.random.default_rng(0).uniform(0.5, 0.9, (2, max(n_rows, n_columns))).astype(np.float32)
     values = rows[:n_rows, None] * columns[:n_columns]

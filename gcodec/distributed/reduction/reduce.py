@@ -65,13 +65,13 @@ class Reduction:
     """Runs one all-reduce on a lane. Its methods are called on the lane's thread.
 
     Args:
-        lane: the lane of the group.
-        coder: the codec of the buffer.
-        values: this rank's values, uintW[n].
-        result: takes the result, uintW[n], in other memory; or in that of ``values``, unless two ranks round theirs.
-        mean: divide by the number of ranks.
-        terms: further facts that ranks must agree on.
-        label: begins the texts of errors.
+        lane: The lane of the group.
+        coder: The codec of the buffer.
+        values: This rank's values, uintW[n].
+        result: Takes the result, uintW[n], in other memory; or in that of ``values``, unless two ranks round theirs.
+        mean: Divide by the number of ranks.
+        terms: Further facts that ranks must agree on.
+        label: Begins the texts of errors.
     """
 
     #: What tells one kind of reduction from another where ranks compare what they are about to do.
@@ -202,10 +202,10 @@ class Reduction:
         """Sum one piece of this rank's share, send the result, and keep what the others will decode.
 
         Args:
-            exchange: sends and receives messages.
-            incoming: the other ranks' contributions to it, by rank.
-            total: makes the sum.
-            buffers: memory for two contributions, uintW[2, n]. They take turns, as the sum reads the first term until
+            exchange: Sends and receives messages.
+            incoming: The other ranks' contributions to it, by rank.
+            total: Makes the sum.
+            buffers: Memory for two contributions, uintW[2, n]. They take turns, as the sum reads the first term until
                 the second has been added; from then on it has memory of its own.
         """
         result, copies = self.result[due.begin : due.end], self.schedule.copies(due)
@@ -238,10 +238,10 @@ class Reduction:
         """Encode once and send the frame to every slot's peer.
 
         Args:
-            exchange: sends and receives messages.
-            slots: the messages, which differ in their peers only.
-            bits: the values, uintW[n].
-            rounded: takes what the peers will decode, uintW[n]; None if nobody asks.
+            exchange: Sends and receives messages.
+            slots: The messages, which differ in their peers only.
+            bits: The values, uintW[n].
+            rounded: Takes what the peers will decode, uintW[n]; None if nobody asks.
         """
         first = slots[0]
         max_bytes = HEADER + _max_size(len(bits), self.coder.dtype.name) + _TRIAL

@@ -21,15 +21,15 @@ class ReduceRequest(NamedTuple):
     """A buffer that is to be reduced over a lane, and how.
 
     Attributes:
-        lane: the lane of the group whose ranks take part.
-        flat: this rank's values: contiguous, one-dimensional, of a type in ``TYPES``.
-        result: contiguous memory for the result, apart from ``flat``: of its length for an all-reduce, of this rank's
+        lane: The lane of the group whose ranks take part.
+        flat: This rank's values: contiguous, one-dimensional, of a type in ``TYPES``.
+        result: Contiguous memory for the result, apart from ``flat``: of its length for an all-reduce, of this rank's
             part for a reduce-scatter. For an all-reduce it may be ``flat`` itself, unless two ranks round their values.
-        mode: how values may be changed.
-        mean: divide the sum by the number of ranks.
-        counters: takes times and bytes.
-        gradients: the parameters whose gradients ``flat`` holds; None where they are not known. NearLossless needs it.
-        label: begins the texts of errors.
+        mode: How values may be changed.
+        mean: Divide the sum by the number of ranks.
+        counters: Takes times and bytes.
+        gradients: The parameters whose gradients ``flat`` holds; None where they are not known. NearLossless needs it.
+        label: Begins the texts of errors.
     """
 
     lane: Lane

@@ -23,7 +23,7 @@ class AsyncSum:
     """Runs an all-reduce of a flat tensor beside the lane: ``begin``, then a step or more later ``finish``.
 
     Attributes:
-        tensor: the tensor that is being summed; None if there is none.
+        tensor: The tensor that is being summed; None if there is none.
     """
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class AsyncSum:
         """Start an all-reduce, on which Gloo works beside the lane.
 
         Args:
-            lane: the lane, on whose thread this is called.
-            tensor: the tensor, to be summed in place.
+            lane: The lane, on whose thread this is called.
+            tensor: The tensor, to be summed in place.
         """
         self.tensor = tensor
         if lane.size > 1:
@@ -61,12 +61,12 @@ class CodebookRefresh:
     """Refreshes shared codebooks, step by step. It runs on the lane's thread.
 
     Args:
-        stats: counts refreshes, their bytes, and bits per symbol.
+        stats: Counts refreshes, their bytes, and bits per symbol.
 
     Attributes:
-        step: steps ended.
-        renewed: the step from which the codebooks hold; -1 before the first.
-        usual: bits per symbol beyond the entropy when these codebooks were new; None until that is known.
+        step: Steps ended.
+        renewed: The step from which the codebooks hold; -1 before the first.
+        usual: Bits per symbol beyond the entropy when these codebooks were new; None until that is known.
     """
 
     def __init__(self, codebooks: SharedCodebooks, stats: Stats) -> None:

@@ -46,12 +46,12 @@ def dense_reduce_scatter_job(
     """Return the job that reduces and scatters a tensor by Gloo's own collective, uncompressed. Its value is the part.
 
     Args:
-        lane: the lane of the group.
-        flat: this rank's values.
-        part: takes this rank's part of the result.
-        mean: divide the sum by the number of ranks.
-        counters: takes times and bytes.
-        label: begins the texts of errors.
+        lane: The lane of the group.
+        flat: This rank's values.
+        part: Takes this rank's part of the result.
+        mean: Divide the sum by the number of ranks.
+        counters: Takes times and bytes.
+        label: Begins the texts of errors.
     """
 
     def reduce_scatter() -> torch.Tensor:

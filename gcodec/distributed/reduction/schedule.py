@@ -16,11 +16,11 @@ class Slot(NamedTuple):
     """A message to or from a peer.
 
     Attributes:
-        peer: the other rank.
+        peer: The other rank.
         kind: CONTRIBUTION, RESULT or RECEIPT.
-        piece: number of the piece within its owner's share.
-        begin: position of its first value in the buffer.
-        end: position behind its last value.
+        piece: Number of the piece within its owner's share.
+        begin: Position of its first value in the buffer.
+        end: Position behind its last value.
     """
 
     peer: int
@@ -46,13 +46,13 @@ class Schedule:
     only for what the others send before they wait themselves.
 
     Args:
-        n_values: values of the buffer.
-        size: the number of ranks.
-        shares_of: divides the buffer among the ranks.
+        n_values: Values of the buffer.
+        size: The number of ranks.
+        shares_of: Divides the buffer among the ranks.
 
     Attributes:
-        shares: the pieces that each rank sums, by rank.
-        others: the other ranks, from the next one on, so that not all ranks send to the same one at once.
+        shares: The pieces that each rank sums, by rank.
+        others: The other ranks, from the next one on, so that not all ranks send to the same one at once.
     """
 
     def __init__(self, n_values: int, rank: int, size: int, shares_of: SharesOf = shares) -> None:

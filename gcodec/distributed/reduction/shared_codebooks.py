@@ -46,12 +46,12 @@ class Refresh:
     """Policy that says when codebooks are renewed.
 
     Attributes:
-        interval: steps from one refresh to the next; GComp's 50.
-        trigger: bits per symbol by which codes may exceed the entropy more than they did when new, over all ranks.
+        interval: Steps from one refresh to the next; GComp's 50.
+        trigger: Bits per symbol by which codes may exceed the entropy more than they did when new, over all ranks.
             Beyond that they are renewed early, but not before a tenth of the interval.
 
     Raises:
-        InvalidArgument: an attribute is out of its range.
+        InvalidArgument: An attribute is out of its range.
     """
 
     interval: int = 50
@@ -74,8 +74,8 @@ class Layer:
     """Counts symbols for the codebook of one parameter.
 
     Attributes:
-        cycle: the codebook's life cycle, with its histogram.
-        recent: what was counted in the current step.
+        cycle: The codebook's life cycle, with its histogram.
+        recent: What was counted in the current step.
     """
 
     def __init__(self, head_bits: int, n_levels: int, refresh: Refresh) -> None:
@@ -92,10 +92,10 @@ class Spent(NamedTuple):
     """The cost of a step's symbols.
 
     Attributes:
-        paid: bits that they take by the shared codebooks.
-        entropy: bits that they would have taken at the entropy of what was counted.
-        symbols: their number.
-        taken: bits that they took: where the shared codebooks do not suit a frame, its own takes about the entropy.
+        paid: Bits that they take by the shared codebooks.
+        entropy: Bits that they would have taken at the entropy of what was counted.
+        symbols: Their number.
+        taken: Bits that they took: where the shared codebooks do not suit a frame, its own takes about the entropy.
     """
 
     paid: float
@@ -110,17 +110,17 @@ class SharedCodebooks:
     Its methods must be called in the same order on all ranks, but for those that count.
 
     Args:
-        refresh: when codebooks are renewed.
+        refresh: When codebooks are renewed.
 
     Attributes:
-        options: how frames are planned that use these codebooks.
-        piece_cache: what is known of the pieces of buffers as long as the codebooks hold: plans, which are used again
+        options: How frames are planned that use these codebooks.
+        piece_cache: What is known of the pieces of buffers as long as the codebooks hold: plans, which are used again
             between steps in which symbols are counted, and which pieces are smaller with predicted blocks.
-        layers: the counts and the codebook of each parameter, by number.
-        paid: bits that this step's symbols take so far by these codebooks.
-        taken: bits that they have taken so far, as of :class:`Spent`.
-        digest: stands for the codebooks in use; the same on all ranks.
-        n_unsuited: frames so far that these codebooks did not suit.
+        layers: The counts and the codebook of each parameter, by number.
+        paid: Bits that this step's symbols take so far by these codebooks.
+        taken: Bits that they have taken so far, as of :class:`Spent`.
+        digest: Stands for the codebooks in use; the same on all ranks.
+        n_unsuited: Frames so far that these codebooks did not suit.
         unmade: True if there are layers that have not been counted for a codebook yet.
     """
 
@@ -148,7 +148,7 @@ class SharedCodebooks:
         """Return the codebooks for a frame, or None where there are none yet.
 
         Args:
-            owners: the number of the parameter that each block belongs to, int64[n_blocks].
+            owners: The number of the parameter that each block belongs to, int64[n_blocks].
         """
         key = owners.tobytes()
         if key not in self._for_frames:
@@ -170,7 +170,7 @@ class SharedCodebooks:
         """Return the codebook that a frame names, or None if there is no such codebook.
 
         Args:
-            digest: its hash.
+            digest: Its hash.
         """
         return self._by_hash.get(digest) if codebook_id >= FIRST_ID else shipped.find(codebook_id, digest)
 
@@ -178,8 +178,8 @@ class SharedCodebooks:
         """Add the symbols of a frame to the histograms of the parameters that its blocks belong to.
 
         Args:
-            owners: the number of the parameter that each block belongs to, int64[n_blocks].
-            plan: the plan of the frame, which has counted them.
+            owners: The number of the parameter that each block belongs to, int64[n_blocks].
+            plan: The plan of the frame, which has counted them.
 
         Returns:
             True if the plan's codebooks suit the frame: they come close enough to the entropy.
@@ -224,9 +224,9 @@ class SharedCodebooks:
         Layers that have had another form since they were counted are left out: mode or type are others now.
 
         Args:
-            numbers: the layers that were counted, in ascending order.
-            histograms: their histograms, summed over all ranks, end to end: int64.
-            step: the step from which the codebooks hold.
+            numbers: The layers that were counted, in ascending order.
+            histograms: Their histograms, summed over all ranks, end to end: int64.
+            step: The step from which the codebooks hold.
         """
         at = 0
         for number in numbers:
@@ -271,11 +271,11 @@ class SharedCodebooks:
         """Go on from what :meth:`state_dict` returned.
 
         Args:
-            shared: the state that all ranks have in common.
-            counts: the state of this rank; None if there is none: counting starts again.
+            shared: The state that all ranks have in common.
+            counts: The state of this rank; None if there is none: counting starts again.
 
         Raises:
-            Corruption: a codebook is damaged.
+            Corruption: A codebook is damaged.
         """
         self.layers.clear()
         self._taken.clear()

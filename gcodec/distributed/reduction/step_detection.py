@@ -34,7 +34,7 @@ class StepDetector:
     Its answers depend on the calls and on sums over the ranks alone, so they are the same on all of them.
 
     Args:
-        summed: sums an array over all ranks.
+        summed: Sums an array over all ranks.
     """
 
     def __init__(self, summed: Sum) -> None:
@@ -56,8 +56,8 @@ class StepDetector:
         """Return True if a step begins with a call; False as long as there is no period.
 
         Args:
-            call: the call, which is equal to itself when it comes again.
-            now: the time, in seconds.
+            call: The call, which is equal to itself when it comes again.
+            now: The time, in seconds.
         """
         if self._period is not None:
             if call == self._period[self._place]:
@@ -100,8 +100,8 @@ class GroupBypass:
     It runs on the thread that asks for these, and on the lane's only where it measures or ranks agree.
 
     Args:
-        config: the policy.
-        label: begins what is logged.
+        config: The policy.
+        label: Begins what is logged.
     """
 
     def __init__(self, config: Bypass, lane: Lane, label: str) -> None:
@@ -114,11 +114,11 @@ class GroupBypass:
         Ranks ask in the same order.
 
         Args:
-            call: the collective, as for :meth:`StepDetector.begins`.
-            n_bytes: bytes of its tensors.
+            call: The collective, as for :meth:`StepDetector.begins`.
+            n_bytes: Bytes of its tensors.
 
         Raises:
-            PeerError: another rank failed or is silent.
+            PeerError: Another rank failed or is silent.
         """
         if self._detector.begins(call, perf_counter()):
             self._end_step()
@@ -149,7 +149,7 @@ class GroupBypass:
         """Record that the lane has made a collective.
 
         Args:
-            n_bytes: bytes of its tensors.
+            n_bytes: Bytes of its tensors.
         """
         self._bypass.add(n_bytes, counters)
 

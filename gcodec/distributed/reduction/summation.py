@@ -22,8 +22,8 @@ class RankSum:
     divided, rounded and written chunk by chunk, in one pass through memory where that takes three.
 
     Args:
-        dtype: type of the terms, each given as bits, uintW[n].
-        max_values: values of the longest term.
+        dtype: Type of the terms, each given as bits, uintW[n].
+        max_values: Values of the longest term.
     """
 
     def __init__(self, dtype: DType, max_values: int) -> None:
@@ -35,7 +35,7 @@ class RankSum:
         """Add the next term, but not the last one. The first must stay as it is until the next call is over.
 
         Args:
-            bits: the term, uintW[n].
+            bits: The term, uintW[n].
         """
         term = self._floats(bits)
         if self._total is None:
@@ -48,7 +48,7 @@ class RankSum:
         """Add the last term, and write the sum divided by ``divisor`` to ``out``. Another sum may follow.
 
         Args:
-            bits: the last term, uintW[n].
+            bits: The last term, uintW[n].
             divisor: 1 for a sum, the number of ranks for a mean.
             out: uintW[n]; may be the memory of the first term or of the last.
         """

@@ -26,7 +26,7 @@ class WayTimes:
     Steps of one round lie close together, so that a machine or a link that others use is about as fast for all of them.
 
     Args:
-        ways: the ways that take turns.
+        ways: The ways that take turns.
     """
 
     def __init__(self, ways: Sequence[int]) -> None:

@@ -25,12 +25,12 @@ def compare_options(group: dist.ProcessGroup, options: Mapping[str, object], lab
     Every rank sends the repr of each value, cut off to be shown, and a hash of all of it, to be compared.
 
     Args:
-        group: the process group, which must gather tensors in CPU memory.
-        options: the options by name, a dozen at most.
-        label: begins the text of an error.
+        group: The process group, which must gather tensors in CPU memory.
+        options: The options by name, a dozen at most.
+        label: Begins the text of an error.
 
     Raises:
-        PeerError: on all ranks, where any two differ; it names the option, its values and a rank with each.
+        PeerError: On all ranks, where any two differ; it names the option, its values and a rank with each.
     """
     if group.size() == 1:
         return

@@ -17,12 +17,12 @@ def config_or_none(name: str, value: Config | bool | None, kind: type[Config]) -
     """Return an optional configuration: the default one for True, None for None or False.
 
     Args:
-        name: the argument's name.
-        value: the argument.
-        kind: the class of the configuration.
+        name: The argument's name.
+        value: The argument.
+        kind: The class of the configuration.
 
     Raises:
-        InvalidArgument: the value is of another type.
+        InvalidArgument: The value is of another type.
     """
     if value is None or value is False:
         return None
@@ -60,10 +60,10 @@ def check_not_expanded(name: str, tensor: torch.Tensor) -> None:
     """Check that a tensor that is to be written to has a place in memory for each of its values.
 
     Args:
-        name: the argument's name.
+        name: The argument's name.
 
     Raises:
-        InvalidArgument: some of its values share memory, as after ``expand``.
+        InvalidArgument: Some of its values share memory, as after ``expand``.
     """
     if tensor.layout != torch.strided:
         return

@@ -66,7 +66,7 @@ def inner_method(inner: dist.ProcessGroup, name: str) -> Callable[..., Any]:
     """Return a method of torch's group, by the name that this torch has for it: the newer one, which does not warn.
 
     Args:
-        name: a name in ``NAMES``.
+        name: A name in ``NAMES``.
     """
     names = _NEWER.get(name), name, NAMES[name]
     method: Callable[..., Any] = next(getattr(inner, each) for each in names if each and hasattr(inner, each))

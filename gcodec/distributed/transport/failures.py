@@ -42,7 +42,7 @@ class FailureRecords:
                  reason_of(2)                 <-  store["given-up-2"]; the error of rank 0 names both
 
     Args:
-        store: the store that the group met through.
+        store: The store that the group met through.
     """
 
     def __init__(self, store: Store, rank: int) -> None:

@@ -32,8 +32,8 @@ class GpuTransport(Protocol):
         ranks have sent this one, by rank, for the stream that is current when it is called.
 
         Args:
-            frames: a frame for each rank, by rank: uint8, empty for none.
-            sizes: the bytes that each rank sends this one.
+            frames: A frame for each rank, by rank: uint8, empty for none.
+            sizes: The bytes that each rank sends this one.
         """
 
     def all_reduce(self, flat: torch.Tensor) -> None:
@@ -88,7 +88,7 @@ class StagedTransport:
     """Moves bytes by the lane's Gloo group, through pinned memory of the host. Waits for the device and the network.
 
     Args:
-        device: the device of the tensors.
+        device: The device of the tensors.
     """
 
     def __init__(self, lane: Lane, device: torch.device) -> None:
@@ -220,9 +220,9 @@ def nccl_of(group: dist.ProcessGroup, store: Store, timeout: timedelta, name: st
     """Return an NCCL backend for the ranks of a group.
 
     Args:
-        store: the store that its ranks meet through, for this purpose alone.
-        timeout: time after which a silent rank is an error.
-        name: the name by which NCCL's messages call it.
+        store: The store that its ranks meet through, for this purpose alone.
+        timeout: Time after which a silent rank is an error.
+        name: The name by which NCCL's messages call it.
     """
     options: Any = dist.ProcessGroupNCCL.Options()
     options._timeout, options.group_name = timeout, name

@@ -23,8 +23,8 @@ class Future:
     does not wait for the device.
 
     Args:
-        devices: the CUDA devices that the value lies on; empty for values in CPU memory.
-        name: under which torch's profiler, if it is on, shows the time from now to the value; empty to show nothing.
+        devices: The CUDA devices that the value lies on; empty for values in CPU memory.
+        name: Under which torch's profiler, if it is on, shows the time from now to the value; empty to show nothing.
     """
 
     def __init__(self, devices: Sequence[torch.device] = (), name: str = "") -> None:
@@ -36,8 +36,8 @@ class Future:
         """Set the value, or an error. Called once, by the lane.
 
         Args:
-            value: the value.
-            error: the error that :meth:`wait` is to raise; None for none.
+            value: The value.
+            error: The error that :meth:`wait` is to raise; None for none.
         """
         self._error = error
         self._box.set_result(value)
@@ -78,10 +78,10 @@ class StartedJob:
     """A job that has started and not ended, which ``LaneJob.run`` may return in place of its value.
 
     Args:
-        finish: waits for the end and returns the value.
-        advance: works for a while and returns the value or, if there is more to do, a ``StartedJob``; None for work
+        finish: Waits for the end and returns the value.
+        advance: Works for a while and returns the value or, if there is more to do, a ``StartedJob``; None for work
             that goes on by itself, as Gloo's own all-reduce does.
-        has_ended: returns True once ``finish`` would not wait, for work that goes on by itself.
+        has_ended: Returns True once ``finish`` would not wait, for work that goes on by itself.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ def then(value: Any, end: Callable[[Any], Any]) -> Any:
     """Apply a function to a job's value: at once, or when a ``StartedJob`` ends.
 
     Args:
-        value: what the job's ``run`` returned.
+        value: What the job's ``run`` returned.
     """
     return value.then(end) if isinstance(value, StartedJob) else end(value)
 
@@ -116,15 +116,15 @@ class LaneJob:
     """Work for a lane.
 
     Attributes:
-        run: does the work and returns the value, or a :class:`StartedJob`, which goes on while there is no next job.
-        abort: called in place of ``run`` on a broken lane, to tell the other ranks; None where nobody waits for this
+        run: Does the work and returns the value, or a :class:`StartedJob`, which goes on while there is no next job.
+        abort: Called in place of ``run`` on a broken lane, to tell the other ranks; None where nobody waits for this
             one.
-        devices: the CUDA devices of the value, for its :class:`Future`.
-        place: returns the context in which the job runs and is completed, such as a CUDA stream.
+        devices: The CUDA devices of the value, for its :class:`Future`.
+        place: Returns the context in which the job runs and is completed, such as a CUDA stream.
         begins: True if ``run`` may return a ``StartedJob`` and waits for no other rank before that. Jobs that may wait
             run only after all started jobs have ended that do not go on by themselves: another rank may be waiting for
             such an end, and does not begin its own waiting job before that.
-        touched: the tensors that it reads and writes, where jobs before need to know; else None.
+        touched: The tensors that it reads and writes, where jobs before need to know; else None.
     """
 
     def __init__(

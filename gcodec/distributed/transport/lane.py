@@ -65,22 +65,22 @@ class Lane:
     """A private group with the ranks of another one, and a thread. Making a lane is collective over those ranks.
 
     Args:
-        parent: the process group.
-        timeout: time after which a silent peer is an error.
+        parent: The process group.
+        timeout: Time after which a silent peer is an error.
 
     Attributes:
-        group: the private Gloo group, until the lane is closed.
-        store: where its ranks meet, and nobody else.
-        buffers: memory for messages; only the thread uses it.
-        failure: the first error of any job; None so far.
+        group: The private Gloo group, until the lane is closed.
+        store: Where its ranks meet, and nobody else.
+        buffers: Memory for messages; only the thread uses it.
+        failure: The first error of any job; None so far.
         closed: True once :meth:`close` has been called.
         has_told: True once all ranks know that some rank has failed, as far as it is for this one to tell them
             (``small_exchange``); only the thread uses it.
-        gpu_transports: how frames travel, by CUDA device; only the thread uses it.
-        postponed: what a reduction on a device has left to be exchanged with the next one's frames; only the thread
+        gpu_transports: How frames travel, by CUDA device; only the thread uses it.
+        postponed: What a reduction on a device has left to be exchanged with the next one's frames; only the thread
             uses it.
-        unconfirmed: reductions on devices that ranks have yet to confirm to each other; only the thread uses it.
-        parked: what failed jobs have handed to the network, which may still write to it: kept, so that it lives on.
+        unconfirmed: Reductions on devices that ranks have yet to confirm to each other; only the thread uses it.
+        parked: What failed jobs have handed to the network, which may still write to it: kept, so that it lives on.
     """
 
     def __init__(self, parent: dist.ProcessGroup, timeout: timedelta) -> None:
@@ -113,13 +113,13 @@ class Lane:
         The order of these calls must be the same on all ranks.
 
         Args:
-            work: the job, or a function that is all of it.
-            name: as in :class:`Future`.
+            work: The job, or a function that is all of it.
+            name: As in :class:`Future`.
 
         Raises:
-            PeerError: the lane is broken, or no job has ended for as long as a silent rank has time.
-            ClosedError: the lane is closed.
-            Unsupported: this is the lane's own thread, which calls what waits for a future: the job would come in
+            PeerError: The lane is broken, or no job has ended for as long as a silent rank has time.
+            ClosedError: The lane is closed.
+            Unsupported: This is the lane's own thread, which calls what waits for a future: the job would come in
                 another order on other ranks, and a wait for it would never end.
         """
         if self._is_own_thread():
@@ -161,8 +161,8 @@ class Lane:
         """Return the sends and receives of one job, none so far.
 
         Args:
-            where: returns the text that errors about a peer begin with.
-            buffers: the memory for messages; default the lane's.
+            where: Returns the text that errors about a peer begin with.
+            buffers: The memory for messages; default the lane's.
         """
         return Transfers(self.group, self.timeout, buffers or self.buffers, where, self.failure_records)
 
@@ -275,10 +275,10 @@ class Lane:
         """Do a part of a job, and complete its future unless there is more to do.
 
         Args:
-            work: does the part, and returns the job's value or, if there is more to do, a ``StartedJob``.
-            future: the job's future.
-            place: the context of the job.
-            position: where a started job goes among the others; None for the end.
+            work: Does the part, and returns the job's value or, if there is more to do, a ``StartedJob``.
+            future: The job's future.
+            place: The context of the job.
+            position: Where a started job goes among the others; None for the end.
         """
         with place():
             try:
@@ -297,7 +297,7 @@ class Lane:
         """Finish what was handed in and end the thread.
 
         Args:
-            patience: seconds to wait for that; default the timeout.
+            patience: Seconds to wait for that; default the timeout.
         """
         if self._thread.is_alive() and not self._is_own_thread():
             self.closed = True
@@ -385,9 +385,9 @@ def private_group(store: Store, rank: int, size: int, timeout: timedelta) -> dis
     same on all ranks, and falls when one is destroyed.
 
     Args:
-        store: the store that the ranks meet through.
-        size: the number of ranks.
-        timeout: time after which a silent peer is an error.
+        store: The store that the ranks meet through.
+        size: The number of ranks.
+        timeout: Time after which a silent peer is an error.
     """
     group = dist.ProcessGroup(store, rank, size)
     adopt(group, dist.ProcessGroupGloo(store, rank, size, timeout=timeout))
@@ -406,8 +406,8 @@ def lane_of(group: dist.ProcessGroup | None = None, timeout: timedelta | None = 
     Making one closes those of groups that have been destroyed.
 
     Args:
-        group: a process group; default the world's.
-        timeout: time after which a silent peer is an error; default the group's own. Only the first call's counts.
+        group: A process group; default the world's.
+        timeout: Time after which a silent peer is an error; default the group's own. Only the first call's counts.
 
     Raises:
         InvalidArgument: torch.distributed is not initialized, or this process is not in the group.
@@ -437,13 +437,13 @@ def lane_with_options(
     A lane that was broken stays so, as ranks no longer agree on what comes next.
 
     Args:
-        lane: the lane of the caller's last step, if any.
-        group: as for :func:`lane_of`.
-        timeout: as for :func:`lane_of`.
-        options: returns what ranks must have in common to use a new lane.
+        lane: The lane of the caller's last step, if any.
+        group: As for :func:`lane_of`.
+        timeout: As for :func:`lane_of`.
+        options: Returns what ranks must have in common to use a new lane.
 
     Raises:
-        PeerError: ranks have different options.
+        PeerError: Ranks have different options.
     """
     if lane is not None and (lane.broken or not lane.closed):
         return lane
@@ -458,8 +458,8 @@ def close_lanes(group: dist.ProcessGroup | None = None, patience: float | None =
     A job that needs a lane later makes a new one.
 
     Args:
-        group: the process group; None for all.
-        patience: seconds to wait for what is under way; default the timeout.
+        group: The process group; None for all.
+        patience: Seconds to wait for what is under way; default the timeout.
 
     Raises:
         InvalidArgument: ``group`` is no process group, or ``patience`` no number of seconds.

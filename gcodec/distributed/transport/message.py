@@ -35,12 +35,12 @@ class Header(NamedTuple):
 
     Attributes:
         kind: CONTRIBUTION, RESULT, ABORT or RECEIPT.
-        sender: rank of the sender.
-        piece: number of the piece.
-        sequence: number of the all-reduce on its lane.
-        agreement: hash of what all ranks must have in common.
-        n_values: values that the payload holds.
-        payload: bytes behind the header.
+        sender: Rank of the sender.
+        piece: Number of the piece.
+        sequence: Number of the all-reduce on its lane.
+        agreement: Hash of what all ranks must have in common.
+        n_values: Values that the payload holds.
+        payload: Bytes behind the header.
     """
 
     kind: int
@@ -62,12 +62,12 @@ class Header(NamedTuple):
         """Read the header of a message.
 
         Args:
-            message: the buffer that the message was received in, uint8; the header is its first 64 bytes.
-            where: begins the text of an error.
+            message: The buffer that the message was received in, uint8; the header is its first 64 bytes.
+            where: Begins the text of an error.
 
         Raises:
-            Corruption: the header is damaged.
-            PeerError: the sender speaks another version of the protocol.
+            Corruption: The header is damaged.
+            PeerError: The sender speaks another version of the protocol.
         """
         data = message[:HEADER].tobytes()
         magic, version, *fields = _FIELDS.unpack_from(data)
@@ -87,13 +87,13 @@ def check(message: np.ndarray, expected: Header, where: str) -> np.ndarray:
     """Return the payload of a received message, a view (uint8), after comparing the header with the one expected.
 
     Args:
-        message: the buffer that the message was received in, uint8.
-        expected: the header that is due; the payload's size may be another.
-        where: names the sender in errors.
+        message: The buffer that the message was received in, uint8.
+        expected: The header that is due; the payload's size may be another.
+        where: Names the sender in errors.
 
     Raises:
-        PeerError: an abort message, or a peer that does something else.
-        Corruption: the message is damaged.
+        PeerError: An abort message, or a peer that does something else.
+        Corruption: The message is damaged.
     """
     header = Header.read_from(message, where)
     if not 0 <= header.payload <= len(message) - HEADER:
@@ -119,8 +119,8 @@ def abort_message(header: Header, error: BaseException) -> np.ndarray:
     """Return the message that takes the place of another one when its sender fails: uint8.
 
     Args:
-        header: the header of the message that the receiver expects.
-        error: why the sender fails.
+        header: The header of the message that the receiver expects.
+        error: Why the sender fails.
     """
     text = f"{type(error).__name__}: {error}".encode()[:MAX_REASON]
     message = np.empty(HEADER + len(text), np.uint8)

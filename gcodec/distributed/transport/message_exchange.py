@@ -30,10 +30,10 @@ class DueMessage(NamedTuple):
     """A message that is due to or from a peer.
 
     Attributes:
-        peer: the other rank.
+        peer: The other rank.
         kind: CONTRIBUTION, RESULT, RECEIPT or REST.
-        piece: number of the piece.
-        n_values: values that the payload holds.
+        piece: Number of the piece.
+        n_values: Values that the payload holds.
     """
 
     peer: int
@@ -46,15 +46,15 @@ class MessageExchange:
     """Sends and receives the messages of one job. It runs on the lane's thread.
 
     Args:
-        agreement: hash of what all ranks must have in common.
-        counters: takes the bytes, and the seconds of waiting.
-        label: begins the texts of errors.
-        job: what the job is called in these.
+        agreement: Hash of what all ranks must have in common.
+        counters: Takes the bytes, and the seconds of waiting.
+        label: Begins the texts of errors.
+        job: What the job is called in these.
 
     Attributes:
-        sequence: number of the job on its lane.
-        where: returns what the text of an error begins with that is about a peer, or about a piece of what it sends.
-        transfers: the sends and receives.
+        sequence: Number of the job on its lane.
+        where: Returns what the text of an error begins with that is about a peer, or about a piece of what it sends.
+        transfers: The sends and receives.
     """
 
     def __init__(self, lane: Lane, agreement: int, counters: Counters, label: str, job: str = "all-reduce") -> None:
@@ -85,12 +85,12 @@ class MessageExchange:
         """Wait for a message, and return its payload, a view (uint8).
 
         Args:
-            incoming: what :meth:`post` returned.
-            where: names the sender in errors.
+            incoming: What :meth:`post` returned.
+            where: Names the sender in errors.
 
         Raises:
-            PeerError: the peer has aborted, does something else, or is silent.
-            Corruption: the message is damaged.
+            PeerError: The peer has aborted, does something else, or is silent.
+            Corruption: The message is damaged.
         """
         return self.checked(due, self.transfers.receive(incoming, where), where)
 
@@ -110,8 +110,8 @@ class MessageExchange:
         """Send abort messages in place of those that other ranks still expect, and wait for nothing.
 
         Args:
-            error: why this rank fails.
-            memory: what the network may still read from and write to.
+            error: Why this rank fails.
+            memory: What the network may still read from and write to.
         """
         for due in unsent:
             try:

@@ -35,8 +35,8 @@ class SmallMessage(NamedTuple):
     """A message to one rank.
 
     Attributes:
-        header: its header, but for the payload's size.
-        payload: what stands behind it, :func:`max_payload` bytes at most.
+        header: Its header, but for the payload's size.
+        payload: What stands behind it, :func:`max_payload` bytes at most.
     """
 
     header: Header
@@ -63,12 +63,12 @@ def exchange(
     """Send a message to each other rank, and return the payloads of theirs, by rank. Called on the lane's thread.
 
     Args:
-        expected: the headers of those that come, whose payloads may be of any size, by the rank that sends them.
-        label: says in errors what ranks were at.
+        expected: The headers of those that come, whose payloads may be of any size, by the rank that sends them.
+        label: Says in errors what ranks were at.
 
     Raises:
-        PeerError: a rank has aborted, differs in what it does, or is silent: it is named if that is known.
-        Corruption: a message is damaged.
+        PeerError: A rank has aborted, differs in what it does, or is silent: it is named if that is known.
+        Corruption: A message is damaged.
     """
     if lane.size == 1:
         return {}
@@ -128,12 +128,12 @@ def confirmed_here(lane: Lane, label: str, work: Callable[[], Result]) -> Result
     the lane's thread, in the same order on all ranks.
 
     Args:
-        label: says in errors what ranks were at.
-        work: waits for no other rank.
+        label: Says in errors what ranks were at.
+        work: Waits for no other rank.
 
     Raises:
-        PeerError: another rank has failed.
-        Exception: what ``work`` raises; the other ranks are told.
+        PeerError: Another rank has failed.
+        Exception: What ``work`` raises; the other ranks are told.
     """
     try:
         result = work()
@@ -150,9 +150,9 @@ class _Slots:
     """The memory for the messages of one exchange.
 
     Attributes:
-        buffer: the memory, which is the lane's.
-        tensor: the part of it that all slots take.
-        slots: the slots: uint8[ranks, bytes].
+        buffer: The memory, which is the lane's.
+        tensor: The part of it that all slots take.
+        slots: The slots: uint8[ranks, bytes].
     """
 
     def __init__(self, lane: Lane) -> None:

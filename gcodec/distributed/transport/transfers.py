@@ -26,10 +26,10 @@ def labeled(label: str, operation: Callable[[], Any]) -> Any:
     """Return the result of an operation of torch's groups, with a label for its errors.
 
     Args:
-        label: names the operation.
+        label: Names the operation.
 
     Raises:
-        PeerError: with ``label`` ahead of torch's text, which does not say which rank it has waited for. Errors of the
+        PeerError: With ``label`` ahead of torch's text, which does not say which rank it has waited for. Errors of the
             device itself are raised as they are.
     """
     try:
@@ -46,7 +46,7 @@ class Buffers:
     """Keeps memory for messages to be used again: fresh pages cost as much as encoding does. For one thread.
 
     Args:
-        pinned: take memory that a CUDA device copies to and from by itself.
+        pinned: Take memory that a CUDA device copies to and from by itself.
     """
 
     def __init__(self, pinned: bool = False) -> None:
@@ -76,8 +76,8 @@ class Incoming:
     """A posted receive; the message takes the first part of the buffer.
 
     Args:
-        peer: the sender's rank.
-        buffer: the memory for the message, uint8.
+        peer: The sender's rank.
+        buffer: The memory for the message, uint8.
         work: torch's handle of the receive.
     """
 
@@ -102,15 +102,15 @@ class Transfers:
         both     finish()                  wait for the rest, and release all buffers
 
     Args:
-        group: the process group.
-        timeout: time after which a silent peer is an error.
-        buffers: where memory comes from and goes back to.
-        where: returns the text that errors about a peer begin with.
-        failure_records: the reasons that failed ranks have left; None for a group without a store.
+        group: The process group.
+        timeout: Time after which a silent peer is an error.
+        buffers: Where memory comes from and goes back to.
+        where: Returns the text that errors about a peer begin with.
+        failure_records: The reasons that failed ranks have left; None for a group without a store.
 
     Attributes:
-        wait_seconds: seconds spent waiting for the network.
-        sent_bytes: bytes handed to it.
+        wait_seconds: Seconds spent waiting for the network.
+        sent_bytes: Bytes handed to it.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class Transfers:
         """Expect a message from a rank of the group.
 
         Args:
-            peer: the sender's rank.
-            tag: the number by which sender and receiver know the message.
-            max_bytes: bytes of the longest message that the sender may send.
+            peer: The sender's rank.
+            tag: The number by which sender and receiver know the message.
+            max_bytes: Bytes of the longest message that the sender may send.
         """
         buffer = self.buffers.acquire(max_bytes)
         incoming = Incoming(peer, buffer, self._begin(self.group.recv, buffer, peer, tag))
@@ -150,9 +150,9 @@ class Transfers:
         """Send the first bytes of a buffer.
 
         Args:
-            peer: the receiver's rank.
-            tag: the number by which sender and receiver know the message.
-            buffer: the buffer, uint8, which must stay as it is until :meth:`finish`.
+            peer: The receiver's rank.
+            tag: The number by which sender and receiver know the message.
+            buffer: The buffer, uint8, which must stay as it is until :meth:`finish`.
         """
         part = buffer[:size]
         self._sends.append((peer, part, self._begin(self.group.send, part, peer, tag)))
@@ -166,8 +166,8 @@ class Transfers:
         """Wait for a message, and return its buffer, uint8, of which the message takes the first part.
 
         Args:
-            incoming: what :meth:`post` returned.
-            where: begins the text of an error.
+            incoming: What :meth:`post` returned.
+            where: Begins the text of an error.
         """
         self._wait(incoming.work, incoming.peer, where)
         return incoming.bytes

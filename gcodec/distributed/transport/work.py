@@ -25,7 +25,7 @@ class LaneWork(Work):
     Errors are raised by :meth:`wait` and by the future; DDP and functional collectives ask one or the other.
 
     Args:
-        future: the job's future.
+        future: The job's future.
     """
 
     _is_light = True  #: whether it will give up large tensors when it is done, if it has any
@@ -59,11 +59,11 @@ class LaneWork(Work):
         """Wait until the job is done, and return True.
 
         Args:
-            timeout: how long to wait, if positive. When it is over the job still goes on: do not touch its tensors.
+            timeout: How long to wait, if positive. When it is over the job still goes on: do not touch its tensors.
 
         Raises:
-            PeerError: the timeout is over.
-            Exception: the error of the job.
+            PeerError: The timeout is over.
+            Exception: The error of the job.
         """
         if timeout > timedelta(0) and not self._future.done():
             ended = threading.Event()

@@ -49,13 +49,13 @@ class CodedHeader(NamedTuple):
     """The fields of a coded block's header (docs/format.md section 7).
 
     Attributes:
-        base: reference head of the block.
-        symbol_bytes: bytes of all sub-streams.
-        plane_bytes: bytes of all planes.
-        min_stream_bytes: bytes of the shortest sub-stream.
-        length_width: bits of each packed sub-stream length.
-        reference_width: bits of each packed reference.
-        run_symbol: symbol of the values of an empty sub-stream.
+        base: Reference head of the block.
+        symbol_bytes: Bytes of all sub-streams.
+        plane_bytes: Bytes of all planes.
+        min_stream_bytes: Bytes of the shortest sub-stream.
+        length_width: Bits of each packed sub-stream length.
+        reference_width: Bits of each packed reference.
+        run_symbol: Symbol of the values of an empty sub-stream.
         flags: ``HAS_COLUMNS`` or 0.
     """
 
@@ -73,13 +73,13 @@ class PredictedHeader(NamedTuple):
     """The fields of a predicted block's header (docs/format.md section 8).
 
     Attributes:
-        template: number of the template.
-        symbol_bytes: bytes of all sub-streams.
-        plane_bytes: bytes of all planes.
-        min_stream_bytes: bytes of the shortest sub-stream.
-        length_width: bits of each packed sub-stream length.
-        run_symbol: symbol of the values of an empty sub-stream.
-        column: column of the template at which the block begins.
+        template: Number of the template.
+        symbol_bytes: Bytes of all sub-streams.
+        plane_bytes: Bytes of all planes.
+        min_stream_bytes: Bytes of the shortest sub-stream.
+        length_width: Bits of each packed sub-stream length.
+        run_symbol: Symbol of the values of an empty sub-stream.
+        column: Column of the template at which the block begins.
     """
 
     template: Any
@@ -150,12 +150,12 @@ class SparseHeader(NamedTuple):
     """The fields of a sparse block's header (docs/format.md section 9).
 
     Attributes:
-        template: number of the template that stands for the base, or ``NO_BASE``.
-        symbol_bytes: bytes of all sub-streams.
-        min_stream_bytes: bytes of the shortest sub-stream.
-        length_width: bits of each packed sub-stream length.
+        template: Number of the template that stands for the base, or ``NO_BASE``.
+        symbol_bytes: Bytes of all sub-streams.
+        min_stream_bytes: Bytes of the shortest sub-stream.
+        length_width: Bits of each packed sub-stream length.
         stream_log2: log2 of the values per sub-stream.
-        inner_bytes: bytes of the inner block.
+        inner_bytes: Bytes of the inner block.
     """
 
     template: Any
@@ -195,11 +195,11 @@ class IndexedHeader(NamedTuple):
     """The fields of an indexed block's header (docs/format.md section 10).
 
     Attributes:
-        scale_bytes: bytes of a scale; 0 if there are none.
-        inner_bytes: bytes of the inner block.
-        n_exceptions: number of values that the dictionary lacks.
-        segment: number of values that share a scale.
-        skipped: how many of the first segment's values lie before the block.
+        scale_bytes: Bytes of a scale; 0 if there are none.
+        inner_bytes: Bytes of the inner block.
+        n_exceptions: Number of values that the dictionary lacks.
+        segment: Number of values that share a scale.
+        skipped: How many of the first segment's values lie before the block.
     """
 
     scale_bytes: Any

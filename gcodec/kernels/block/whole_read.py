@@ -29,12 +29,12 @@ class ReadForm(NamedTuple):
     """A value type, as its frames are read.
 
     Attributes:
-        head_bits: bits of the head.
+        head_bits: Bits of the head.
         marks: uint8[2], see ``code_tables.fill_tables``.
         shifts: uint8[8, 2], likewise.
         start: uint8[n], the prelude before the records of codebooks, whatever its sizes, sums and codebooks are.
-        n_blocks: number of blocks.
-        margin: bytes after a block that may be read when it is decoded.
+        n_blocks: Number of blocks.
+        margin: Bytes after a block that may be read when it is decoded.
     """
 
     head_bits: int
@@ -63,7 +63,7 @@ class ReadMemory(NamedTuple):
     """The memory that one frame at a time is read in, and the results.
 
     Attributes:
-        books: result: tables to decode with, of as many codebooks as the frame has.
+        books: Result: tables to decode with, of as many codebooks as the frame has.
         kept: uint8, the records that the tables are made of.
         kept_for: int64[2]: their bytes, -1 if there are none, and symbols of an entry at most.
         ranges: int64[1, 2], scratch.
@@ -203,7 +203,7 @@ def read_whole(frame, most, form, known, memory):
 
     Args:
         frame: uint8[n], the frame, with its header.
-        most: symbols that an entry of the tables has at most.
+        most: Symbols that an entry of the tables has at most.
         form: :class:`ReadForm` of its type and shape.
         known: :class:`KnownBooks`.
         memory: :class:`ReadMemory`, of this type and for as many codebooks as the header says; takes the results.

@@ -11,9 +11,9 @@ class Geometry(NamedTuple):
     """Sizes of a frame's array and of its parts, in values.
 
     Attributes:
-        n_values: values of the frame.
-        block: values per block; the last may have fewer.
-        stream_len: values per sub-stream; the last of a block may have fewer.
+        n_values: Values of the frame.
+        block: Values per block; the last may have fewer.
+        stream_len: Values per sub-stream; the last of a block may have fewer.
     """
 
     n_values: int
@@ -29,13 +29,13 @@ class FloatBits(NamedTuple):
         tail         +          +-----+     sign and mantissa, tail_bits = 8
 
     Attributes:
-        head_bits: bits of the head.
-        head_shift: bits below the head.
-        tail_bits: bits of the tail.
-        infinity: bits of that magnitude. From there on, values with levels are of level 0, as rounding leaves them as
+        head_bits: Bits of the head.
+        head_shift: Bits below the head.
+        tail_bits: Bits of the tail.
+        infinity: Bits of that magnitude. From there on, values with levels are of level 0, as rounding leaves them as
             they are. The highest bit where nothing is rounded, and infinities and NaN have levels as others do.
-        smallest_normal: bits of that magnitude.
-        fine_bits: how many of the head's lowest bits references leave as they are: the sign, and mantissa bits above it
+        smallest_normal: Bits of that magnitude.
+        fine_bits: How many of the head's lowest bits references leave as they are: the sign, and mantissa bits above it
             (:mod:`gcodec.kernels.heads.sign_in_head`); 0 where the sign is in the tail.
     """
 
@@ -52,9 +52,9 @@ class Rounding(NamedTuple):
 
     Attributes:
         drops: uint8[256], mantissa bits to drop by level.
-        n_levels: number of levels.
-        nearest: round to nearest, ties to even; else truncate.
-        prune: denormals and -0 become +0.
+        n_levels: Number of levels.
+        nearest: Round to nearest, ties to even; else truncate.
+        prune: Denormals and -0 become +0.
     """
 
     drops: np.ndarray
@@ -69,7 +69,7 @@ class Choices(NamedTuple):
     Attributes:
         codebook: int64[n_blocks], number of the codebook; -1: store raw.
         base: int64[n_blocks], reference head; -1: to be found.
-        references: sub-streams have references of their own.
+        references: Sub-streams have references of their own.
     """
 
     codebook: np.ndarray
@@ -101,7 +101,7 @@ class Planes(NamedTuple):
     """The planes of a frame.
 
     Attributes:
-        n: number of planes.
+        n: Number of planes.
         widths: int64[n], bits of an item of each.
         uniform: int64[8], see ``tables.uniform_shifts``.
         chunks: int64[12], see ``tables.chunks_of``.
@@ -144,19 +144,19 @@ class SampleSpec(NamedTuple):
     """A sample of an array to count, and how to count it.
 
     Attributes:
-        block: values per block.
-        stream_len: values per sub-stream.
-        piece: values per piece.
-        every: one piece in so many is counted,
-        step: of one block in so many.
-        head_shift: bits below the head in a value.
-        head_mask: mask of the head, shifted down.
-        window: bins of a level in histograms, see ``kernels.sample.code_costs``.
-        center: bin of a level for head 0.
-        infinity: bits of that magnitude, for values of several levels; else 0.
-        by_block: heads are counted relative to the mean of their block.
-        by_stream: heads are counted relative to the mean of their sub-stream.
-        fine_bits: as of :class:`FloatBits`.
+        block: Values per block.
+        stream_len: Values per sub-stream.
+        piece: Values per piece.
+        every: One piece in so many is counted,
+        step: Of one block in so many.
+        head_shift: Bits below the head in a value.
+        head_mask: Mask of the head, shifted down.
+        window: Bins of a level in histograms, see ``kernels.sample.code_costs``.
+        center: Bin of a level for head 0.
+        infinity: Bits of that magnitude, for values of several levels; else 0.
+        by_block: Heads are counted relative to the mean of their block.
+        by_stream: Heads are counted relative to the mean of their sub-stream.
+        fine_bits: As of :class:`FloatBits`.
     """
 
     block: int

@@ -30,13 +30,13 @@ class FitRules(NamedTuple):
     """The numbers by which codebooks are made.
 
     Attributes:
-        n_levels: levels of a codebook.
-        window: bins of a level.
-        center: bin of a level for head 0.
-        head_bits: bits of a head.
+        n_levels: Levels of a codebook.
+        window: Bins of a level.
+        center: Bin of a level for head 0.
+        head_bits: Bits of a head.
         max_books: max codebooks of a frame.
         max_clustered: max blocks whose distributions are compared to make several.
-        table_cost: what a codebook costs in the frame, in 1/256 bits, if all values are counted.
+        table_cost: What a codebook costs in the frame, in 1/256 bits, if all values are counted.
         max_symbols: max symbols of a codebook besides zero and the escape.
         max_length: max bits of a code.
         escape_threshold: GComp's n_theta: symbols whose Huffman code is longer are left to the escape; 0 for no such
@@ -385,7 +385,7 @@ def make_books(histograms, exact, rules, made):
 
     Args:
         histograms: int64[n, n_bins].
-        exact: whether what was counted is all that will occur.
+        exact: Whether what was counted is all that will occur.
         rules: :class:`FitRules`.
         made: :class:`MadeBooks`, result; the lengths zero before.
     """
@@ -407,7 +407,7 @@ def _groups_of(counts, used, every, rules):
     Args:
         counts: uint32[n_blocks, n_bins], histograms of blocks.
         used: int64[n_used], the blocks that have a say, one at least.
-        every: one piece in ``every`` was counted.
+        every: One piece in ``every`` was counted.
         rules: :class:`FitRules`.
     """
     (n_rows, n_bins), n_used, n = counts.shape, len(used), 1
@@ -460,8 +460,8 @@ class FitMemory(NamedTuple):
     """The memory that codebooks are made in.
 
     Attributes:
-        made: the codebooks, with room for as many as a frame may have.
-        tables: their tables to encode with.
+        made: The codebooks, with room for as many as a frame may have.
+        tables: Their tables to encode with.
     """
 
     made: MadeBooks
@@ -489,11 +489,11 @@ def fit_books(counts, every, exact, rules, shipped, planes, memory, choice):
 
     Args:
         counts: uint32[n_blocks, n_bins], a histogram of each block.
-        every: one piece in ``every`` was counted.
-        exact: whether no other values than the counted occur.
+        every: One piece in ``every`` was counted.
+        exact: Whether no other values than the counted occur.
         rules: :class:`FitRules`.
         shipped: :class:`ShippedBooks` that may take the place of a single codebook.
-        planes: marks and shifts, see ``code_tables.fill_tables``.
+        planes: Marks and shifts, see ``code_tables.fill_tables``.
         memory: :class:`FitMemory`, results.
         choice: int64[n_blocks or more], result: the codebook of each block.
 

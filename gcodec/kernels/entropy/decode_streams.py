@@ -139,9 +139,9 @@ class PrefixDecoder(NamedTuple):
     Attributes:
         table: uint64[4096] of :func:`prefix_code.decode_table`.
         lengths: uint8[256], bits of each symbol's code.
-        escape_length: bits of the escape's code.
-        head_bits: bits of the head that follows an escape.
-        run_symbol: symbol of the values of empty sub-streams.
+        escape_length: Bits of the escape's code.
+        head_bits: Bits of the head that follows an escape.
+        run_symbol: Symbol of the values of empty sub-streams.
     """
 
     table: np.ndarray

@@ -52,11 +52,11 @@ class PrefixEncoder(NamedTuple):
 
     Attributes:
         table: uint32[256] of :func:`prefix_code.encode_table`.
-        escape_code: code of the escape.
-        escape_length: bits of that code; 0: there is no escape.
-        head_bits: bits of the head that follows an escape.
-        head_shift: where that head lies in its value.
-        run_symbol: symbol of the sub-streams that are left empty.
+        escape_code: Code of the escape.
+        escape_length: Bits of that code; 0: there is no escape.
+        head_bits: Bits of the head that follows an escape.
+        head_shift: Where that head lies in its value.
+        run_symbol: Symbol of the sub-streams that are left empty.
     """
 
     table: np.ndarray
@@ -86,7 +86,7 @@ class NextValues(NamedTuple):
 
     Attributes:
         values: uintW; empty after the last block.
-        line_step: bytes from one fetched line to the next; 64: all are fetched.
+        line_step: Bytes from one fetched line to the next; 64: all are fetched.
     """
 
     values: np.ndarray
@@ -102,7 +102,7 @@ class _BitWriter(NamedTuple):
     Attributes:
         window: uint64, the bits.
         n_bits: uint64, how many, below 8.
-        at: the byte they belong to; -1 after a symbol without a code.
+        at: The byte they belong to; -1 after a symbol without a code.
     """
 
     window: Any

@@ -158,7 +158,7 @@ def canonical_codes(lengths, n_symbols, following, codes):
 
     Args:
         lengths: uint8[256], 0 for no code.
-        n_symbols: symbols besides zero and the escape: no code has a higher number than this, but the escape.
+        n_symbols: Symbols besides zero and the escape: no code has a higher number than this, but the escape.
         following: uint32[MAX_LENGTH + 1], scratch: the next code of each length.
         codes: uint32[256], result, where there is a code.
 
@@ -223,10 +223,10 @@ def decode_table(lengths, n_symbols, codes, scratch, most, table):
 
     Args:
         lengths: uint8[256], 0 for no code.
-        n_symbols: as of :func:`canonical_codes`.
+        n_symbols: As of :func:`canonical_codes`.
         codes: uint32[256] of :func:`canonical_codes`.
         scratch: uint64[4096].
-        most: symbols of an entry at most, 1 to MOST.
+        most: Symbols of an entry at most, 1 to MOST.
         table: uint64[4096], result.
     """
     if most == 1:

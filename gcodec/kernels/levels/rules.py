@@ -39,10 +39,10 @@ class Thresholds(NamedTuple):
     """The thresholds that U is compared with: level l is passed where 2**(n_l + p_param - p_grad) * U <= |N|.
 
     Attributes:
-        powers: those powers of two, PASS of the working type, padded with infinity; or NO_THRESHOLDS where they are
+        powers: Those powers of two, PASS of the working type, padded with infinity; or NO_THRESHOLDS where they are
             evenly spaced, 2**first, 2**(first + d) ... with ``first`` not negative, which float32 can divide out.
         even: (first - d, UNIT / d rounded up), int32 each; or UNEVEN.
-        top: how many of them are real, uint8: the highest level.
+        top: How many of them are real, uint8: the highest level.
     """
 
     powers: tuple[Any, ...]

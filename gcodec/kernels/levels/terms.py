@@ -38,9 +38,9 @@ class LinearConstants(NamedTuple):
     """Constants of :func:`linear_terms`: N = keep * theta - carry * b, U = slope * |g|.
 
     Attributes:
-        keep: what weight decay leaves of the parameter.
-        carry: what momentum adds to the parameter, per unit of it.
-        slope: learning rate times the gradient's gain, inflated by ``U_MARGIN``.
+        keep: What weight decay leaves of the parameter.
+        carry: What momentum adds to the parameter, per unit of it.
+        slope: Learning rate times the gradient's gain, inflated by ``U_MARGIN``.
     """
 
     keep: float
@@ -53,15 +53,15 @@ class AccumulatorConstants(NamedTuple):
     D = sqrt(old * square + new * h**2) + eps and h = sign * g + decay * theta.
 
     Attributes:
-        carry: what momentum adds to the parameter, per unit of it.
-        drift: what coupled weight decay subtracts from it, per unit of the parameter and of 1 / D.
-        slope: learning rate times the gradient's gain, inflated by ``U_MARGIN``.
-        sign: the gradient's gain, negative where the optimizer maximizes.
-        decay: coupled weight decay.
-        reach: how far rounding may move a gradient of 1.
-        old: share of the old accumulator in the new one.
-        new: share of h**2 in it; 0 in a group.
-        eps: the optimizer's own.
+        carry: What momentum adds to the parameter, per unit of it.
+        drift: What coupled weight decay subtracts from it, per unit of the parameter and of 1 / D.
+        slope: Learning rate times the gradient's gain, inflated by ``U_MARGIN``.
+        sign: The gradient's gain, negative where the optimizer maximizes.
+        decay: Coupled weight decay.
+        reach: How far rounding may move a gradient of 1.
+        old: Share of the old accumulator in the new one.
+        new: Share of h**2 in it; 0 in a group.
+        eps: The optimizer's own.
     """
 
     carry: float
@@ -79,20 +79,20 @@ class AdamConstants(NamedTuple):
     """Constants of :func:`adam_terms`, with a, b1, b2, c, q and D of ``gcodec.truncation.formulas.adam_formula``.
 
     Attributes:
-        keep: what decoupled weight decay leaves of the parameter.
+        keep: What decoupled weight decay leaves of the parameter.
         carry: c * b1, what the old mean adds, per unit of it and of 1 / D.
-        drift: what coupled weight decay subtracts from the parameter, per unit of it and of 1 / D.
+        drift: What coupled weight decay subtracts from the parameter, per unit of it and of 1 / D.
         slope: c times the gradient's gain, inflated by ``U_MARGIN``.
-        share: a = 1 - b1.
+        share: A = 1 - b1.
         spread: q * b1.
         quarter: 1 / (4 * a).
-        sign: the gradient's gain, negative where the optimizer maximizes.
-        decay: coupled weight decay.
-        reach: how far rounding may move a gradient of 1.
+        sign: The gradient's gain, negative where the optimizer maximizes.
+        decay: Coupled weight decay.
+        reach: How far rounding may move a gradient of 1.
         old: b2.
         new: 1 - b2, or 0 in a group.
         unbias: 1 / sqrt(1 - b2**t).
-        eps: the optimizer's own.
+        eps: The optimizer's own.
     """
 
     keep: float
@@ -116,14 +116,14 @@ class DeltaConstants(NamedTuple):
     E = sqrt(delta + eps), D = sqrt(old * square + new * h**2 + eps) and h = sign * g + decay * theta.
 
     Attributes:
-        drift: what coupled weight decay subtracts from the parameter, per unit of it and of E / D.
-        slope: learning rate times the gradient's gain, inflated by ``U_MARGIN``.
-        sign: the gradient's gain, negative where the optimizer maximizes.
-        decay: coupled weight decay.
-        reach: how far rounding may move a gradient of 1.
-        old: share of the old accumulator in the new one.
-        new: share of h**2 in it; 0 in a group.
-        eps: the optimizer's own.
+        drift: What coupled weight decay subtracts from the parameter, per unit of it and of E / D.
+        slope: Learning rate times the gradient's gain, inflated by ``U_MARGIN``.
+        sign: The gradient's gain, negative where the optimizer maximizes.
+        decay: Coupled weight decay.
+        reach: How far rounding may move a gradient of 1.
+        old: Share of the old accumulator in the new one.
+        new: Share of h**2 in it; 0 in a group.
+        eps: The optimizer's own.
     """
 
     drift: float
@@ -146,16 +146,16 @@ class PeakConstants(NamedTuple):
 
     Attributes:
         carry: c * b1, what the old mean adds, per unit of it and of 1 / D.
-        drift: what coupled weight decay subtracts from the parameter, per unit of it and of 1 / D.
+        drift: What coupled weight decay subtracts from the parameter, per unit of it and of 1 / D.
         slope: c times the gradient's gain, inflated by ``U_MARGIN``.
-        share: a = 1 - b1.
+        share: A = 1 - b1.
         spread: b1.
-        sign: the gradient's gain, negative where the optimizer maximizes.
-        decay: coupled weight decay.
-        reach: how far rounding may move a gradient of 1.
+        sign: The gradient's gain, negative where the optimizer maximizes.
+        decay: Coupled weight decay.
+        reach: How far rounding may move a gradient of 1.
         old: b2.
         new: 1, or 0 in a group.
-        eps: the optimizer's own.
+        eps: The optimizer's own.
     """
 
     carry: float
@@ -177,12 +177,12 @@ class Limits(NamedTuple):
     Attributes:
         floor: min U; a smaller one counts as this much.
         min_grad: min size of a gradient, whose U is about ``floor``; a smaller one counts as this much.
-        raised: what a smaller gradient counts as in the adaptive rules: twice its type's smallest normal value, or
+        raised: What a smaller gradient counts as in the adaptive rules: twice its type's smallest normal value, or
             ``min_grad`` where that is more.
-        faint: momentum below this counts as 0 in N.
-        lost: how much of N that may be.
-        max_grad: the adaptive rules take no larger gradient: rounded up, its square may be beyond the state's range.
-        max_past: likewise of squares of the past.
+        faint: Momentum below this counts as 0 in N.
+        lost: How much of N that may be.
+        max_grad: The adaptive rules take no larger gradient: rounded up, its square may be beyond the state's range.
+        max_past: Likewise of squares of the past.
         margin: ``N_MARGIN``.
         zero: 0 of the working type.
         one: 1 of the working type.

@@ -130,9 +130,9 @@ def median_row(values, dtype_code, n_rows, every, template, scratch):
 
     Args:
         values: uintW, rows of n_columns.
-        every: one row in so many is in it.
+        every: One row in so many is in it.
         template: float32[n_columns], result; zeros where no row has a direction.
-        scratch: a :class:`MedianScratch`.
+        scratch: A :class:`MedianScratch`.
     """
     rows, signs, _, sums = scratch
     n, n_columns = 0, len(template)

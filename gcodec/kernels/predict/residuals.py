@@ -90,8 +90,8 @@ def predict(scale, template, start, n, dtype_code, predictions):
     Args:
         scale: float32.
         template: float32[n_columns].
-        start: the column of the first value.
-        n: number of values, which must not go beyond the template's end.
+        start: The column of the first value.
+        n: Number of values, which must not go beyond the template's end.
         predictions: uint32[n], result: bits of ``scale * template[start + i]`` in that type.
     """
     columns = subarray(template, start, n)
@@ -130,7 +130,7 @@ def residuals(values, start, n, predictions, words):
 
     Args:
         values: uintW.
-        start: the first value.
+        start: The first value.
         predictions: uint32[n].
         words: uint32[n], result.
     """
@@ -175,7 +175,7 @@ def digits(words, n, symbols, at):
     Args:
         words: uint32[n], residuals; replaced by what their bytes are cut from.
         symbols: uint8, result, from ``at`` on.
-        at: the first symbol.
+        at: The first symbol.
     """
     result = subarray(symbols, at, n)
     for i in range(n):

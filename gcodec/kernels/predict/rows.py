@@ -37,12 +37,12 @@ class QuickSample(NamedTuple):
     """The quick sample of a tensor: how it is taken, and working memory for it.
 
     Attributes:
-        dtype_code: the values' type.
-        stream_len: values per sub-stream.
+        dtype_code: The values' type.
+        stream_len: Values per sub-stream.
         digit_bits: uint8[256], bits that a symbol's digits take.
         template: float32[QUICK_COLUMNS], scratch.
         counts: uint32[256], scratch.
-        scratch: working memory for residuals.
+        scratch: Working memory for residuals.
     """
 
     dtype_code: int
@@ -58,8 +58,8 @@ class ExpectedBits(NamedTuple):
 
     Attributes:
         bits: float64[n_blocks].
-        block: values per block.
-        slack: bits per value that predicting may promise to take more.
+        block: Values per block.
+        slack: Bits per value that predicting may promise to take more.
     """
 
     bits: np.ndarray
@@ -71,10 +71,10 @@ class ResidualSample(NamedTuple):
     """The residuals of an array that are counted.
 
     Attributes:
-        dtype_code: the values' type.
-        begin: the first block.
-        origin: where in the array a row begins.
-        share: one piece in so many is counted.
+        dtype_code: The values' type.
+        begin: The first block.
+        origin: Where in the array a row begins.
+        share: One piece in so many is counted.
     """
 
     dtype_code: int
@@ -138,10 +138,10 @@ def residuals_of_block(values, base, stream_len, template, column, dtype_code, s
     Args:
         values: uintW[n], the block.
         base: uintW[n], what a template of no columns stands for; or None.
-        stream_len: values per sub-stream.
+        stream_len: Values per sub-stream.
         template: float32[n_columns].
-        column: that of the block's first value.
-        scratch: a :class:`bundles.Residuals`.
+        column: That of the block's first value.
+        scratch: A :class:`bundles.Residuals`.
 
     Returns:
         The number of rows; 0 where the base predicts.
@@ -197,9 +197,9 @@ def _count_quick_sample(values, n_columns, limit, sample):
 
     Args:
         values: uintW[n], the tensor.
-        n_columns: of the tensor.
-        limit: bits per value, in 1/256, beyond which it gives up.
-        sample: a :class:`QuickSample`; its ``counts`` are added to.
+        n_columns: Of the tensor.
+        limit: Bits per value, in 1/256, beyond which it gives up.
+        sample: A :class:`QuickSample`; its ``counts`` are added to.
 
     Returns:
         The number of values counted, 0 where there are none.
@@ -233,9 +233,9 @@ def _limit(expected, n_values, start, end):
     """Return the bits per value, in 1/256, that predicting values ``start ... end`` of an array must not exceed.
 
     Args:
-        expected: an :class:`ExpectedBits`.
-        start: first value of a tensor.
-        end: behind its last.
+        expected: An :class:`ExpectedBits`.
+        start: First value of a tensor.
+        end: Behind its last.
     """
     first, last, total = start // expected.block, (end + expected.block - 1) // expected.block, 0.0
     for b in range(first, last):
@@ -252,8 +252,8 @@ def find_promising(values, tensors, expected, sample, promising):
     Args:
         values: uintW[n], the array.
         tensors: int64[n_tensors, 3], columns START, N_COLUMNS and N_ROWS.
-        expected: an :class:`ExpectedBits`.
-        sample: a :class:`QuickSample`.
+        expected: An :class:`ExpectedBits`.
+        sample: A :class:`QuickSample`.
         promising: bool[n_tensors], result.
 
     Returns:
@@ -283,10 +283,10 @@ def count_residual_sample(values, base, geometry, sample, template, scratch, cou
     Args:
         values: uintW[n_values], the array.
         base: uintW[n_values] to predict from, or None: the template does.
-        geometry: a :class:`bundles.Geometry`.
-        sample: a :class:`ResidualSample`.
+        geometry: A :class:`bundles.Geometry`.
+        sample: A :class:`ResidualSample`.
         template: float32[n_columns], of no columns with a base.
-        scratch: a :class:`bundles.Residuals`.
+        scratch: A :class:`bundles.Residuals`.
         counts: uint32[n_blocks, 256], result, zeroed: histograms of symbols of blocks from ``sample.begin`` on.
     """
     begin, share = sample.begin, sample.share

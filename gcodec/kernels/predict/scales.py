@@ -106,7 +106,7 @@ def nearby_scale(values, template, n, scale, scales):
     Args:
         values: uint16[n], bfloat16.
         template: float32[n].
-        scale: the row's scale, as uint32.
+        scale: The row's scale, as uint32.
         scales: float32[N_SUMS], scratch.
     """
     if n < _FEW:

@@ -219,12 +219,12 @@ class Weights(NamedTuple):
 
     Attributes:
         stream_log2: log2 of the values per sub-stream.
-        n_streams: sub-streams of a block that are sampled.
-        head_bits: bits of a head.
-        tail_bits: bits of a tail that are not zero in all values.
-        stream_bits: bits that the length of a sub-stream and the spare bits of its last byte take.
-        empty_bits: bits that a sub-stream of zeros takes.
-        reference_bits: bits that a sub-stream's reference takes.
+        n_streams: Sub-streams of a block that are sampled.
+        head_bits: Bits of a head.
+        tail_bits: Bits of a tail that are not zero in all values.
+        stream_bits: Bits that the length of a sub-stream and the spare bits of its last byte take.
+        empty_bits: Bits that a sub-stream of zeros takes.
+        reference_bits: Bits that a sub-stream's reference takes.
     """
 
     stream_log2: int

@@ -63,8 +63,8 @@ def count_some(values, step, compared, some, counts):
 
     Args:
         values: uintW[n], at least one.
-        step: how far apart the places lie, which has no divisor in common with n; 1 where all values are looked at.
-        compared: see :class:`LookRules`.
+        step: How far apart the places lie, which has no divisor in common with n; 1 where all values are looked at.
+        compared: See :class:`LookRules`.
         some: uintW[N_PLACES], the values that were looked at, result.
         counts: int64[N_COUNTS], results. Zeros are +0; special values are infinite or NaN; short and very short values
             are not zeros, and their low bits are beyond those left out of account.
@@ -105,7 +105,7 @@ def look_at(values, step, rules):
 
     Args:
         values: uintW[n], at least one.
-        step: as of :func:`count_some`.
+        step: As of :func:`count_some`.
         rules: :class:`LookRules`.
     """
     n, counts = len(values), np.empty(N_COUNTS, np.int64)
