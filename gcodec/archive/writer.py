@@ -319,10 +319,12 @@ class ArchiveWriter(AllOrNothing):
                 entry = self._ready_segment(ready[number], size)
             elif copy is None:
                 entry = self._segment(results, size, hashes[number], crc, earlier)
+            elif (same := self._same_segment(copy, entries, size)) is not None:
+                entry = same
             else:
-                same = self._same_segment(copy, entries, size)
                 parts_here = map(work, self._parts(plan, number, columns))
-                entry = same or self._segment_here(parts_here, size, hashes[number], earlier)
+                entry = self._segment_here(parts_here, size, hashes[number], earlier)
+                next(parts_here, None)  # ends the generator, as below
             if entry.base is not None and number in casts:
                 entry.base, entry.cast = None, casts[number].place
             elif entry.base is not None and earlier is not None and earlier.place is not None:
