@@ -9,6 +9,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from ..files.source import naming
 from .file_state import FilePlace, FileState
 from .lazy_dict import Unread
 
@@ -29,7 +30,8 @@ class HeldFile:
     def __init__(self, opened: ArchiveReader | PlainFile) -> None:
         self._opened, self._lock = opened, RLock()
         self._stack = ExitStack()
-        self._state = None if opened.descriptor is None else FileState.of(opened.descriptor)
+        with naming(opened.name):
+            self._state = None if opened.descriptor is None else FileState.of(opened.descriptor)
         _held.add(self)
 
     def keep(self, stack: ExitStack) -> None:

@@ -23,7 +23,7 @@ from ..errors import (
 from ..files.elements import width
 from ..files.file_plan import TensorView
 from ..files.safetensors import MAX_HEADER, read_header
-from ..files.source import ArraySource, Bytes, ByteSource, FileSource, check_not_at_end, open_source
+from ..files.source import ArraySource, Bytes, ByteSource, FileSource, check_not_at_end, naming, open_source
 from ..threads import WorkPool, available_threads, ordered_map
 from .arrays import as_array, default_kind
 from .base_tensors import Base, BaseBytes, BaseFinder, base_bytes, base_of_file
@@ -158,7 +158,8 @@ class ArchiveReader(LimitedOutput):
         descriptor: int | None = getattr(self._source, "descriptor", None)
         self._place, self._state = FilePlace(given, self._source), None
         if descriptor is not None:
-            self._state = descriptor, FileState.of(descriptor)
+            with naming(given):
+                self._state = descriptor, FileState.of(descriptor)
         self._threads, self._bases = available_threads(threads), base
         self._pool, self._memory = WorkPool(self._threads), PartMemory(2 * self._threads + 4)
         # What was found last: the chunks of a segment, and pieces of a chunk, are asked for one after the other.

@@ -37,6 +37,7 @@ SUBJECTS = (
     ".npy",
     "odd.gc",
     "damaged.gc",
+    "half.gc",
     "several tensors",
     "archive: ",
 )
