@@ -17,7 +17,7 @@ import xxhash
 
 from ..errors import GcodecError
 from ..files.file_plan import FilePlan
-from ..files.source import Bytes, ByteSource, FileSource
+from ..files.source import Bytes, ByteSource, FileSource, naming
 from .base_tensors import BaseBytes
 from .file_state import EarlierFile, FileState
 from .tensor_groups import MAX_SMALL
@@ -95,7 +95,8 @@ class CastSources:
         """Note the segments of a file that is in the archive, if it can be read again once it is closed."""
         source = plan.source
         if isinstance(source, FileSource) and source.path is not None and source.descriptor is not None:
-            file = EarlierFile(source.path, FileState.of(source.descriptor))
+            with naming(source.path):
+                file = EarlierFile(source.path, FileState.of(source.descriptor))
             if found := _wide(plan, number, file):
                 self._unseen.append(_UnseenFile(file, {size for _, size in found}, found))
 
