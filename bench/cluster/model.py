@@ -85,14 +85,12 @@ def rows_of(model: str, rows: Sequence[Mapping[str, str]]) -> Iterator[NamedRow]
     }
     for workers in WORKERS:
         for gbps in GBPS:
+            place = {"model": model, "workers": workers, "gbps": gbps}
             link = n_bytes, workers, alpha, 8 / (gbps * 1e9)
             dense = ring(*link)
             plain = {RING: dense, TREE: tree(*link), HALF: ring(n_bytes / 2, *link[1:])}
             for name, seconds in plain.items():
-                yield {
-                    "model": model,
-                    "workers": workers,
-                    "gbps": gbps,
+                yield place | {
                     "method": name,
                     "seconds": f"{seconds:.6f}",
                     "serial_seconds": "",
@@ -101,10 +99,7 @@ def rows_of(model: str, rows: Sequence[Mapping[str, str]]) -> Iterator[NamedRow]
                 }
             for name, cost in costs.items():
                 seconds, serial = compressed(*link, cost)
-                yield {
-                    "model": model,
-                    "workers": workers,
-                    "gbps": gbps,
+                yield place | {
                     "method": name,
                     "seconds": f"{seconds:.6f}",
                     "serial_seconds": f"{serial:.6f}",
